@@ -9,72 +9,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finflow.agent.learners.bcell import BCell
-    from finflow.agent.on_policy.schedules import EntropyScheduleConfig, EntropyScheduler
-    from finflow.agent.replay_buffer import ReplayBuffer
-    from finflow.config import Config, RollbackConfig, load_config
-    from finflow.env.rewards.ranking_reward import create_reward_function
-    from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
-    from finflow.errors import FinflowError
-    from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics
-    from finflow.guard.rollback import RollbackManager
-    from finflow.guard.stability import StabilityMonitor
-    from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
-    from finflow.training.make_env import make_env
-    from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer, train_advanced_ppo
-    from finflow.training.trainer import FinFlowTrainer
-
-__all__ = [
-    "AdvancedPPOTrainer",
-    "BCell",
-    "CheckpointManager",
-    "CheckpointMetrics",
-    "Config",
-    "EntropyScheduleConfig",
-    "EntropyScheduler",
-    "FinFlowTrainer",
-    "FinflowError",
-    "PortfolioEnv",
-    "PortfolioVectorEnv",
-    "ReplayBuffer",
-    "RewardNormalizer",
-    "RewardNormalizerConfig",
-    "RollbackConfig",
-    "RollbackManager",
-    "StabilityMonitor",
-    "create_reward_function",
-    "load_config",
-    "make_env",
-    "train_advanced_ppo",
-]
+    from finflow.agent.learners.bcell import BCell as BCell
+    from finflow.agent.on_policy.schedules import (
+        EntropyScheduleConfig as EntropyScheduleConfig,
+        EntropyScheduler as EntropyScheduler,
+    )
+    from finflow.agent.replay_buffer import ReplayBuffer as ReplayBuffer
+    from finflow.config import Config as Config, RollbackConfig as RollbackConfig, load_config as load_config
+    from finflow.env.rewards.ranking_reward import create_reward_function as create_reward_function
+    from finflow.env.vector_env import PortfolioEnv as PortfolioEnv, PortfolioVectorEnv as PortfolioVectorEnv
+    from finflow.errors import FinflowError as FinflowError
+    from finflow.guard.checkpoint_manager import (
+        CheckpointManager as CheckpointManager,
+        CheckpointMetrics as CheckpointMetrics,
+    )
+    from finflow.guard.rollback import RollbackManager as RollbackManager
+    from finflow.guard.stability import StabilityMonitor as StabilityMonitor
+    from finflow.training.data.reward_normalizer import (
+        RewardNormalizer as RewardNormalizer,
+        RewardNormalizerConfig as RewardNormalizerConfig,
+    )
+    from finflow.training.make_env import make_env as make_env
+    from finflow.training.on_policy.advanced_trainer import (
+        AdvancedPPOTrainer as AdvancedPPOTrainer,
+        train_advanced_ppo as train_advanced_ppo,
+    )
+    from finflow.training.trainer import FinFlowTrainer as FinFlowTrainer
 
 _HOMES = {
-    "AdvancedPPOTrainer": "finflow.training.on_policy.advanced_trainer",
-    "BCell": "finflow.agent.learners.bcell",
-    "CheckpointManager": "finflow.guard.checkpoint_manager",
-    "CheckpointMetrics": "finflow.guard.checkpoint_manager",
-    "Config": "finflow.config",
-    "EntropyScheduleConfig": "finflow.agent.on_policy.schedules",
-    "EntropyScheduler": "finflow.agent.on_policy.schedules",
-    "FinFlowTrainer": "finflow.training.trainer",
-    "FinflowError": "finflow.errors",
-    "PortfolioEnv": "finflow.env.vector_env",
-    "PortfolioVectorEnv": "finflow.env.vector_env",
-    "ReplayBuffer": "finflow.agent.replay_buffer",
-    "RewardNormalizer": "finflow.training.data.reward_normalizer",
-    "RewardNormalizerConfig": "finflow.training.data.reward_normalizer",
-    "RollbackConfig": "finflow.config",
-    "RollbackManager": "finflow.guard.rollback",
-    "StabilityMonitor": "finflow.guard.stability",
-    "create_reward_function": "finflow.env.rewards.ranking_reward",
-    "load_config": "finflow.config",
-    "make_env": "finflow.training.make_env",
-    "train_advanced_ppo": "finflow.training.on_policy.advanced_trainer",
+    "agent.learners.bcell": ("BCell",),
+    "agent.on_policy.schedules": ("EntropyScheduleConfig", "EntropyScheduler"),
+    "agent.replay_buffer": ("ReplayBuffer",),
+    "config": ("Config", "RollbackConfig", "load_config"),
+    "env.rewards.ranking_reward": ("create_reward_function",),
+    "env.vector_env": ("PortfolioEnv", "PortfolioVectorEnv"),
+    "errors": ("FinflowError",),
+    "guard.checkpoint_manager": ("CheckpointManager", "CheckpointMetrics"),
+    "guard.rollback": ("RollbackManager",),
+    "guard.stability": ("StabilityMonitor",),
+    "training.data.reward_normalizer": ("RewardNormalizer", "RewardNormalizerConfig"),
+    "training.make_env": ("make_env",),
+    "training.on_policy.advanced_trainer": ("AdvancedPPOTrainer", "train_advanced_ppo"),
+    "training.trainer": ("FinFlowTrainer",),
 }
+__all__ = sorted(name for names in _HOMES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its home."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"finflow.{home}"), name)
     raise AttributeError(f"module 'finflow' has no attribute {name!r}")

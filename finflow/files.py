@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
+import re
 import secrets
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 PROBE = 1 << 20  # bytes: a run of any size writes more
+_NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")  # as torch says on a CPU
 
 
 def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> None:
@@ -137,8 +141,18 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def describe_os_error(error: OSError) -> str:
-    """The files of an error and its cause."""
+def describe_lack(error: Exception) -> str | None:
+    """Describe what this machine lacks, a package, memory or a file; None for a fault in finflow."""
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
+        place = f"{sys.executable} on {platform.node()}"
+        return f"the package {error.name} is not installed for {place}; the README has the lines to install"
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__ or _NO_MEMORY.search(str(error)):
+        return (
+            "out of memory: use smaller batches (--batch-size), fewer train.offline_episodes or train.n_envs, or a "
+            "smaller bcell.hidden_dim or bcell.memory_capacity"
+        )
+    if not isinstance(error, OSError):
+        return None
     names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     return f"{names}: {error.strerror}" if names else str(error.strerror or error)
 

@@ -57,30 +57,6 @@ def append_line(path: Path, line: str) -> None:
         raise OutputError(f"cannot write {path}: {reason(error)}") from error
 
 
-def drop_last_line(path: Path, line: str) -> None:
-    """Take back the line that was added last.
-
-    Parameters
-    ----------
-    line
-        The line that has to be its last, without its end.
-
-    Raises
-    ------
-    OutputError
-        If the file ends with another line, or cannot be written; nothing is taken off it then.
-    """
-    try:
-        with path.open("r+b", buffering=0) as stream, alone(stream.fileno()):
-            before, _, last = stream.read().removesuffix(b"\n").rpartition(b"\n")
-            if last != line.encode("utf-8"):
-                raise OutputError(f"{path} ends with another line than the one to take back: something else wrote it")
-            stream.truncate(len(before) + 1 if before else 0)
-            os.fsync(stream.fileno())
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {reason(error)}") from error
-
-
 @dataclass
 class HashedLog:
     """Contents of the lines of a log, without the hashes, and the report of an unfinished last line, if any."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from benchmark_tools import (
     Rate,
     contender,
     measure,
+    print_rates,
     print_ratio,
     spread,
     use_one_thread,
@@ -34,8 +34,7 @@ from benchmark_tools import (
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.offline_learner import IQL, portfolio_networks
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import load_config
@@ -47,7 +46,7 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.make_env import make_env
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
-from finflow.training.on_policy.task_rollouts import Environment, VectorTask
+from finflow.training.on_policy.vector_tasks import Environment, VectorTask
 from finflow.training.phases.pretrain import Epochs
 from finflow.training.phases.training_state import seeded
 from scripts.evidence.on_policy_tasks import make_task
@@ -203,9 +202,7 @@ def _compare(
     observation, weights, batch = sizes
     hidden = training_data.config.bcell.hidden_dim
     print(f"batch {batch}, hidden {hidden}, float32, one thread, {rounds} rounds of {SECONDS:g} s")
-    print(f"{'':26}{'updates/s':>10}{'least':>8}{'most':>8}")
-    for name, found in rates.items():
-        print(f"{name:26}{statistics.median(found):10.1f}{min(found):8.1f}{max(found):8.1f}")
+    print_rates(rates, "updates/s")
     for ours, name, goal in goals:
         if name in peers:
             print_ratio(rates, ours, name, goal)

@@ -9,11 +9,9 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from finflow.cores import share_cores
 from finflow.errors import ConfigError
@@ -74,28 +72,9 @@ def use_one_thread() -> None:
     share_cores()
 
 
-class Seconds(NamedTuple):
-    """Duration by the clock, and of this process's time."""
-
-    clock: float
-    processor: float
-
-
-def seconds_of(work: Callable[[], object]) -> Seconds:
-    """Duration of a piece of work."""
-    clock, processor = time.perf_counter(), time.process_time()
-    work()
-    return Seconds(time.perf_counter() - clock, time.process_time() - processor)
-
-
 def spread(values: Sequence[float], form: str = ".2f") -> str:
     """Median of some rounds, and the least and largest of them."""
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-
-
-def random_walks(rng: np.random.Generator, bars: int, assets: int) -> NDArray[np.float64]:
-    """Closes of geometric random walks, (bars, assets)."""
-    return 50.0 * np.exp(np.cumsum(rng.normal(2e-4, 0.015, size=(bars, assets)), axis=0))
 
 
 def contender(step: Callable[[int], object]) -> Rate:
@@ -131,6 +110,13 @@ def measure(contenders: Mapping[str, Rate], rounds: int) -> dict[str, list[float
         for name, rate in contenders.items():
             rates[name].append(rate())
     return rates
+
+
+def print_rates(rates: Mapping[str, Sequence[float]], unit: str) -> None:
+    """Print the median, the least and the largest rate of each."""
+    print(f"{'':34}{unit:>14}{'least':>14}{'most':>14}")
+    for name, found in rates.items():
+        print(f"{name:34}{statistics.median(found):14,.1f}{min(found):14,.1f}{max(found):14,.1f}")
 
 
 def print_ratio(rates: dict[str, list[float]], ours: str, peer: str, goal: float) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from finflow.cli.configuration import resolve
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import Parser, add_configuration_options, one_of
+from finflow.cli.option_table import CONFIGURATION, add_options
+from finflow.cli.options import Parser, one_of
 from finflow.config import Config
 from finflow.errors import FinflowError
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
         help="export: full (default) has all that the environment shows, so that any tool can learn from it; portfolio "
         "is a fraction of the size",
     )
-    add_configuration_options(parser)
+    add_options(parser, CONFIGURATION)
     given = parser.parse(arguments)
     if given.task is None or given.file is None:
         parser.error("say what to do, show, export or import, and name the FILE of the dataset")

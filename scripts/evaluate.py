@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import Parser, add_configuration_options, add_protocol, add_scale, check_protocol
+from finflow.cli.option_table import CONFIGURATION, DRY_RUN, PROTOCOL, SCALE, add_options, check_protocol
+from finflow.cli.options import Parser
 from finflow.cli.runs import run_protocol
 from finflow.cli.trained_agents import run_evaluation
 
@@ -23,9 +24,7 @@ def main(arguments: Sequence[str]) -> None:
         help="run at other costs, lags and capital and over stress periods, whatever evaluation.sweeps says, and list "
         "every classical strategy beside the agent, not equal weight alone (the report has them all in any case)",
     )
-    add_protocol(parser)
-    add_scale(parser)
-    add_configuration_options(parser)
+    add_options(parser, PROTOCOL, DRY_RUN, SCALE, CONFIGURATION)
     given = parser.parse(arguments)
     check_protocol(parser, given)
     if given.protocol not in (None, "holdout"):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from finflow.cli.configuration import resolve
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import Parser, add_configuration_options, add_recollect
+from finflow.cli.option_table import CONFIGURATION, RECOLLECT, add_options
+from finflow.cli.options import Parser
 from finflow.cli.runs import run_training
 
 
@@ -23,8 +24,7 @@ def main(arguments: Sequence[str]) -> None:
         metavar="FILE",
         help="the dataset, as npz; reused where it is there, and refused where it would come out differently now",
     )
-    add_recollect(parser)
-    add_configuration_options(parser)
+    add_options(parser, RECOLLECT, CONFIGURATION)
     given = parser.parse(arguments)
     if given.collect_episodes is not None:
         given.overrides = {**given.overrides, "train.offline_episodes": given.collect_episodes}

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from finflow.cli.configuration import checkpoint_configuration, resolve
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import Parser, add_configuration_options, add_dry_run, add_recollect, add_scale, one_of
+from finflow.cli.option_table import CONFIGURATION, DRY_RUN, RECOLLECT, SCALE, add_options
+from finflow.cli.options import Parser, one_of
 from finflow.cli.runs import run_training, train
 
 
@@ -31,10 +32,7 @@ def main(arguments: Sequence[str]) -> None:
         help="online: checkpoint_pretrained of an offline run, whose configuration stands in for the defaults; or any "
         "checkpoint, with the keys of another market, whose assets its networks then learn to trade",
     )
-    add_recollect(parser)
-    add_dry_run(parser, "full: say which trainings would run, and stop")
-    add_scale(parser)
-    add_configuration_options(parser)
+    add_options(parser, RECOLLECT, DRY_RUN, SCALE, CONFIGURATION)
     given = parser.parse(arguments)
     if (given.mode == "online") != (given.pretrained is not None):
         parser.error("--mode online and --pretrained FILE go together")

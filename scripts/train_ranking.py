@@ -15,7 +15,8 @@ from typing import Any, get_args
 
 from finflow.cli.configuration import resolve
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import Parser, add_configuration_options, add_dry_run, add_recollect, add_scale, one_of
+from finflow.cli.option_table import CONFIGURATION, DRY_RUN, RECOLLECT, SCALE, add_options
+from finflow.cli.options import Parser, one_of, positive_count
 from finflow.cli.runs import train
 from finflow.config import Config, RankingConfig
 from finflow.errors import ConfigError
@@ -92,22 +93,12 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(__doc__ or "")
     parser.add_argument("--reward_type", type=one_of(*TYPES), default="ndcg", metavar="TYPE", help=", ".join(TYPES))
     for option, (default, text) in COUNTS.items():
-        parser.add_argument(option, type=_count, default=default, metavar="N", help=f"{text} ({default:,})")
+        parser.add_argument(option, type=positive_count, default=default, metavar="N", help=f"{text} ({default:,})")
     for option, (key, text) in KEYS.items():
         parser.add_argument(option, dest=key, metavar=option.strip("-").split("_")[-1].upper(), help=text)
     parser.add_argument("--project_name", metavar="NAME", help="project in Weights & Biases")
-    add_recollect(parser)
-    add_dry_run(parser, "say which trainings would run, and stop")
-    add_scale(parser)
-    add_configuration_options(parser)
+    add_options(parser, RECOLLECT, DRY_RUN, SCALE, CONFIGURATION)
     return parser.parse(arguments)
-
-
-def _count(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"needs a whole number of at least 1, not {text!r}")
-    return int(text)
 
 
 if __name__ == "__main__":

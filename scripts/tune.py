@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import Parser, add_configuration_options, add_scale, add_search
+from finflow.cli.option_table import CONFIGURATION, DRY_RUN, SCALE, SEARCH, add_options
+from finflow.cli.options import Parser
 from finflow.cli.runs import run_search
 
 
@@ -16,10 +17,7 @@ def main(arguments: Sequence[str]) -> None:
     """Read the options and search."""
     parser = Parser(__doc__ or "")
     parser.add_argument("--resume", type=Path, metavar="STUDY", help="folder of a study to go on with")
-    parser.add_argument("--dry-run", action="store_true", help="count the trainings, and stop")
-    add_scale(parser)
-    add_search(parser)
-    add_configuration_options(parser)
+    add_options(parser, DRY_RUN, SCALE, SEARCH, CONFIGURATION)
     given = parser.parse(arguments)
     if given.trial is not None and given.resume is None:
         parser.error("--trial needs --resume with the folder of the study")

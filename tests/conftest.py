@@ -231,7 +231,7 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     from finflow.evaluation.analysis import training_sections
     from finflow.evaluation.report import report
 
-    patch.setattr(report, "draw_figures", lambda data, results: [])
+    patch.setattr(report, "draw_figures", lambda results: [])
     patch.setattr(training_sections, "render", lambda draw, height: b"")
     patch.setattr(report, "tear_sheet_obstacle", lambda run, baseline: "a test goes without")
 

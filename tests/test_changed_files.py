@@ -17,7 +17,7 @@ from finflow.errors import CheckpointError, ConfigError, FinflowError, MarketErr
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.jobs.independent_trainings import Training
-from finflow.experiments.tuning.study_results import decode_returns
+from finflow.experiments.tuning.study import decode_returns
 from finflow.experiments.tuning.trial_store import check_values, damaged_study
 from finflow.line_file import HashedLog
 from finflow.market.sources import price_sheet

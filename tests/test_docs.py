@@ -141,6 +141,9 @@ def test_the_architecture_names_every_folder_of_the_package() -> None:
     package = ROOT / "finflow"
     there = {str(path.parent.relative_to(package)) for path in package.rglob("__init__.py")} - {"."}
     assert written == there
+    drawing = (ROOT / "docs" / "architecture.svg").read_text("utf-8")
+    drawn = set(re.findall(r'<text class="(?:name|small)"[^>]*>(\w+)</text>', drawing))
+    assert {part for name in there for part in name.split("/")} <= drawn
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:

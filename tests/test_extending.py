@@ -52,13 +52,8 @@ class StampDuty(CostModel):
     ],
     "a feature": [
         (
-            '@_feature("momentum", "correlation")\ndef return_5',
-            """@_feature("momentum")
-def half_return(view: PanelView) -> FloatArray:
-    return 0.5 * view.returns
-
-
-""",
+            "    # Sum of r over 5 bars",
+            '    AssetFeature("half_return", ("momentum",), lambda v, _: 0.5 * v.returns),\n',
         ),
     ],
     "a strategy": [

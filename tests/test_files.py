@@ -11,7 +11,7 @@ import pytest
 
 from finflow.errors import OutputError
 from finflow.files import check_writable, file_in_use, write_atomically, write_together
-from finflow.line_file import append_line, drop_last_line
+from finflow.line_file import append_line
 
 
 def full(*_: object) -> None:
@@ -100,19 +100,6 @@ def test_a_folder_in_place_of_the_file_or_a_file_in_place_of_its_folder_is_named
     with pytest.raises(OutputError, match="taken"):
         write_atomically(tmp_path / place, "y")
     assert os.listdir(tmp_path) == ["taken"]
-
-
-def test_lines_are_added_and_taken_back_from_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "lines"
-    for line in ("one", "größer", "three"):
-        append_line(path, line)
-    drop_last_line(path, "three")
-    drop_last_line(path, "größer")
-    assert path.read_text("utf-8") == "one\n"
-    with pytest.raises(OutputError, match="ends with another line"):
-        drop_last_line(path, "ne")
-    drop_last_line(path, "one")
-    assert path.read_bytes() == b""
 
 
 def test_a_line_that_a_crash_cut_short_spoils_no_other(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_train_goes_online_from_a_pretrained_file_with_its_configuration(
         ("evaluate.py", ["--protocol", "cpcv", "--with-backtest"], "--with-backtest belongs to a holdout evaluation"),
         ("evaluate.py", ["--dry-run", "--checkpoint", "a.safetensors"], "--dry-run belongs to --protocol"),
         ("train_ranking.py", ["--reward_type", "ndgc"], "did you mean ndcg"),
-        ("train_ranking.py", ["--k", "0"], "needs a whole number of at least 1, not '0'"),
+        ("train_ranking.py", ["--k", "0"], "'0' must be a whole number, 1 or more"),
         ("train_ranking.py", ["--mini_batch_size", "32"], "--mini_batch_size 32 is more than --batch_size 16"),
         ("train_ranking.py", ["--top_p", "1.5"], "acting.top_p = 1.5"),
     ],
@@ -160,7 +160,7 @@ def test_the_page_of_keys_is_that_of_the_schema() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--seeds", "0"], "0 is no whole number of at least 1"),
+        (["--seeds", "0"], "'0' must be a whole number, 1 or more"),
         (["--sb3-python", "/nowhere/python"], "there is no /nowhere/python; name the interpreter that has the peers"),
     ],
 )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from finflow.compiled_function import compiled_function
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,3 +55,12 @@ def test_a_training_loads_neither_compiler_nor_optimisers_nor_pictures_before_it
     )
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
+
+
+def test_code_that_cannot_be_kept_on_disk_is_compiled_all_the_same() -> None:
+    """As where the package and the home folder may only be read; numba alone would refuse to import."""
+    names: dict[str, Callable[[float], float]] = {}
+    exec(compile("def twice(x): return 2.0 * x", "<a file that is not there>", "exec"), names)
+    twice = compiled_function(error_model="numpy")(names["twice"])
+    assert twice(3.0) == 6.0
+    assert twice.signatures

@@ -48,6 +48,9 @@ class States(NamedTuple):
         return States(self.assets[start:stop], self.market[start:stop], portfolio, self.complete)
 
 
+OWN = 2  # place of the policy's own among a state's actions
+
+
 class Choices(NamedTuple):
     """Actions of each state whose outcomes on the same prices are known: prices do not react to trades."""
 

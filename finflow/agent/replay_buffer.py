@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from finflow.agent.batch import Batch, States
 from finflow.errors import ConfigError
 
-OWN = 6  # family of decisions that are no behaviour family's
+NO_FAMILY = 6  # of decisions that are no behaviour family's
 PARTS = ("assets", "market", "portfolio")
 
 
@@ -121,7 +121,7 @@ class ReplayBuffer:
             rewards=rewards,
             terminated=columns["terminated"],
             next_actions=torch.zeros_like(columns["action"]),
-            families=torch.full_like(rewards, OWN, dtype=torch.int64),
+            families=torch.full_like(rewards, NO_FAMILY, dtype=torch.int64),
             calibrations=torch.full_like(rewards, float("-inf")),
             behaviour_returns=nothing,
         )

@@ -75,6 +75,32 @@ def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str,
     return {key: value for key, value in changes.items() if key.startswith(allowed)}
 
 
+def retraining_configuration(given: argparse.Namespace) -> Config:
+    """The configuration of the old run, with the changes that were asked for, up to the newest bar.
+
+    A ConfigError refuses another universe or other windows.
+    """
+    if given.tickers:
+        raise ConfigError("a retraining keeps the universe of its run: leave --tickers and --tickers-file out")
+    before = checkpoint_configuration(given.resume)
+    from finflow.config import replace_values
+
+    config = resolve(given, replace_values(before, {"market.test_end": None, "market.extend_cache": True}))
+    for name in ("train_end", "validation_end"):
+        if getattr(config.market, name) != getattr(before.market, name):
+            raise ConfigError(
+                f"market.{name} says what the old agent was trained on, {getattr(before.market, name)}, and cannot be "
+                "another for a retraining; leave it out"
+            )
+    return config
+
+
+def place_of(arguments: argparse.Namespace, folder: Path, parts: int = 1) -> Path:
+    """Folder of a run; where the command line names an `output.logs_dir`, its last parts in there."""
+    elsewhere = explicit(arguments).get("output.logs_dir")
+    return folder if elsewhere is None else Path(str(elsewhere), *folder.parts[-parts:])
+
+
 def read_universes(path: Path) -> dict[str, list[str]]:
     """Tickers by universe, two or more each, of a file with a line for each: ``tech: AAPL MSFT NVDA``, or a YAML list.
 

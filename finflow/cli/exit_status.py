@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -16,9 +15,8 @@ from pathlib import Path
 from types import FrameType
 
 from finflow.errors import FinflowError
-from finflow.files import describe_os_error
+from finflow.files import describe_lack
 
-_NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")  # as torch says on a CPU
 FAULT, MISTAKE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
@@ -56,7 +54,7 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
             return _print_error("stopped", INTERRUPTED)
         if verbose:
             traceback.print_exception(error)
-        missing = _missing_resource(error)
+        missing = describe_lack(error)
         if missing is not None:
             return _print_error(f"error: {missing}", MISTAKE)
         places = traceback.extract_tb(error.__traceback__)
@@ -119,20 +117,6 @@ def _recording_ctrl_c() -> Iterator[list[int]]:
         yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _missing_resource(error: Exception) -> str | None:
-    """Describe what this machine lacks; None for a fault in finflow."""
-    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
-        return f"the package {error.name} is not installed for {sys.executable}; the README has the lines to install"
-    if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__ or _NO_MEMORY.search(str(error)):
-        return (
-            "out of memory: use smaller batches (--batch-size), fewer train.offline_episodes or train.n_envs, or a "
-            "smaller bcell.hidden_dim or bcell.memory_capacity"
-        )
-    if isinstance(error, OSError):
-        return describe_os_error(error)
-    return None
 
 
 def _keep_traceback(error: Exception) -> str:

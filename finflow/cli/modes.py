@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from finflow.cli.configuration import resolve, shipped_configuration
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import (
-    MODES,
-    Parser,
-    add_configuration_options,
-    add_protocol,
-    add_recollect,
-    add_scale,
-    add_search,
-    add_trading,
-    check_protocol,
-    one_of,
-    program,
-)
+from finflow.cli.option_table import OPTIONS, add_options, check_protocol
+from finflow.cli.options import MODES, Parser, program
 from finflow.cli.output import describe_configuration, open_report
-from finflow.cli.prefer import add_preferences, check_preferences, run_preferences
-from finflow.cli.runs import run_protocol, run_search, train
+from finflow.cli.prefer import preference_mistakes, run_preferences
+from finflow.cli.runs import run_protocol, run_retraining, run_search, train
 from finflow.cli.trained_agents import (
     backtest_named,
     run_audit,
@@ -34,7 +22,6 @@ from finflow.cli.trained_agents import (
     run_explanation,
     run_inspection,
     run_paper,
-    run_retraining,
 )
 
 DESCRIPTION = """\
@@ -73,27 +60,20 @@ modes:
 examples:
   python main.py --mode demo
   python main.py --mode train
-  python main.py --mode train --config configs/volatile.yaml --seed 1
-  python main.py --mode train --seeds 10 --workers 2
   python main.py --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
   python main.py --mode train --resume logs/20260131_120000
   python main.py --mode evaluate --resume logs/20260131_120000
-  python main.py --mode evaluate --protocol cpcv --config configs/default.yaml --dry-run
   python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
   python main.py --mode tune --n-trials 100 --objective sharpe --workers 2
-  python main.py --mode explain --resume logs/20260131_120000 --date 2020-03-16
   python main.py --mode compare logs/20260131_120000 logs/20260131_130000
   python main.py --mode decide --resume logs/20260131_120000 --holdings holdings.csv
   python main.py --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
   python main.py --mode retrain --resume logs/20260131_120000
-  python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
-  python main.py --mode prefer --ask pairs.jsonl --open
-  python main.py --mode prefer --judge mean-variance --pairs 2000 --output pairs.jsonl
-  python main.py --mode inspect logs/20260131_120000
 
 A value comes from the command line (the last one counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
 With --resume, the configuration in the checkpoint replaces the defaults."""
+_AGENT = "with the run folder or checkpoint of the agent"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> None:
-    parser = _parser()
+    parser = Parser(DESCRIPTION, epilog=MORE, usage="%(prog)s --mode MODE [options]")
+    parser.add_argument("run", nargs="*", metavar="RUN", help="inspect, compare: run folders; inspect: or a checkpoint")
+    add_options(parser)
     if not arguments:
         parser.print_help()
         return
@@ -119,80 +101,17 @@ def _main(arguments: Sequence[str]) -> None:
             open_report()
 
 
-def _parser() -> Parser:
-    parser = Parser(DESCRIPTION, epilog=MORE, usage="%(prog)s --mode MODE [options]")
-    parser.add_argument("run", nargs="*", metavar="RUN", help="inspect, compare: run folders; inspect: or a checkpoint")
-    parser.add_argument("--mode", type=one_of(*MODES), metavar="MODE", help=f"{', '.join(MODES[:-1])} or {MODES[-1]}")
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        nargs="+",
-        metavar="RUN",
-        help="run folder or checkpoint file. train: continue exactly where it stopped (an earlier checkpoint: in a new "
-        "run folder; the folder of a job of several seeds: its missing ones); evaluate, backtest, explain, audit, "
-        "decide, paper, retrain: the agent; evaluate, backtest, decide, paper: several, or a job, act as one, by the "
-        "mean of their portfolios; inspect: what to inspect; tune: the study folder to continue",
-    )
-    parser.add_argument(
-        "--strategy",
-        nargs="+",
-        metavar="NAME",
-        help="backtest, audit: such as equal-weight or momentum, or your own as package.module:Name; backtest: also "
-        "optimal, the best policy of a synthetic market",
-    )
-    parser.add_argument(
-        "--date",
-        nargs="+",
-        metavar="DATE",
-        help="explain: dates of the test window, as 2020-03-16; decide: the day to decide on, today when left out",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="PATH",
-        help="explain: a JSON file to write; compare: the folder of its report; prefer: the file to write",
-    )
-    add_recollect(parser)
-    add_protocol(parser)
-    add_scale(parser)
-    add_search(parser)
-    add_trading(parser)
-    add_preferences(parser)
-    parser.add_argument("--open", action="store_true", help="open the report, or the page of --ask, in the web browser")
-    parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
-    parser.add_argument("--version", action="store_true", help="print the version, and stop")
-    add_configuration_options(parser)
-    return parser
-
-
-#: Options of some modes alone, and their modes; the first is what a command without a mode was meant for.
-_MODES_OF: dict[str, tuple[str, ...]] = {
-    "date": ("explain", "decide"),
-    "output": ("explain", "compare", "prefer"),
-    **dict.fromkeys(("ask", "port", "judge", "pairs", "learn", "method"), ("prefer",)),
-    "strategy": ("backtest", "audit"),
-    "recollect": ("train", "demo"),
-    "protocol": ("evaluate",),
-    "open": ("train", "demo", "evaluate", "backtest", "tune", "compare", "retrain", "prefer"),
-    **dict.fromkeys(("holdings", "fills"), ("decide",)),
-    **dict.fromkeys(("broker", "live", "accept-drift", "i-know"), ("decide", "paper")),
-    **dict.fromkeys(("from", "until", "follow"), ("paper",)),
-    "cash": ("decide",),
-    "trial": ("tune",),
-    "dry-run": ("train", "demo", "evaluate", "tune", "decide", "retrain"),
-    "workers": ("train", "demo", "evaluate", "tune", "retrain"),
-    "cluster": ("train", "demo", "evaluate", "tune"),
-    "universe": ("train", "demo", "evaluate"),
-}
-
-
 def _check(given: argparse.Namespace, parser: Parser) -> None:
     """Refuse the first thing that does not fit the mode; ``agents`` is all that `--resume` names."""
     mode = given.mode
     given.agents = given.resume or []
     given.resume = given.agents[0] if given.agents else None
-    values = {name: vars(given)[name.replace("-", "_")] for name in _MODES_OF}
-    own = {name: _MODES_OF[name] for name, value in values.items() if value is not None and value is not False}
+    own = {
+        option.name: option.modes
+        for group in OPTIONS.values()
+        for option in group
+        if option.modes and option.value(given) is not None and option.value(given) is not False
+    }
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
     if mode is None:
@@ -202,56 +121,66 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {command}")
     if len(given.agents) > 1 and mode not in ("evaluate", "backtest", "decide", "paper"):
         parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
-    for option, modes in own.items():
+    for name, modes in own.items():
         if mode not in modes:
-            parser.error(f"--{option} belongs to --mode {' or '.join(modes)}, not to --mode {mode}")
+            parser.error(f"{name} belongs to --mode {' or '.join(modes)}, not to --mode {mode}")
     if mode == "evaluate":
         check_protocol(parser, given)
-    elif mode == "prefer":
-        check_preferences(given, parser)
-    parser.refuse_first(message for one, wrong, message in _mistakes(given) if mode == one and wrong)
+    for wrong, message in preference_mistakes(given) if mode == "prefer" else _mistakes(given).get(mode, []):
+        if wrong:
+            parser.error(message)
 
 
-def _mistakes(given: argparse.Namespace) -> Iterator[tuple[str, object, str]]:
-    """A mode, what is wrong with it if true, and the answer."""
+def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
+    """Mistakes by mode: true for what was made, and the answer."""
     agent, trains = given.resume, given.protocol not in (None, "holdout")
-    named = "with the run folder or checkpoint of the agent"
-    yield (
-        "tune",
-        given.trial is not None and not agent,
-        ("--trial belongs to --mode tune with --resume and the folder of the study"),
-    )
-    yield (
-        "evaluate",
-        trains and len(given.agents) > 1,
-        (f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume"),
-    )
-    yield "evaluate", not trains and not agent, f"--mode evaluate needs --resume {named}"
-    yield "inspect", len(given.run) + bool(agent) != 1, "--mode inspect needs one run folder or checkpoint file"
-    yield (
-        "explain",
-        not (agent and given.date),
-        ("--mode explain needs --resume with a run folder or checkpoint, and --date with a date"),
-    )
-    for mode in ("decide", "paper", "retrain"):
-        yield mode, not agent, f"--mode {mode} needs --resume {named}"
-    yield "decide", len(given.date or ()) > 1, "--mode decide decides on one day; name one after --date"
-    yield (
-        "compare",
-        len(given.run) < 2,
-        ("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN"),
-    )
-    yield "demo", agent, "a demo goes on as any run does, with --mode train --resume RUN"
-    yield (
-        "demo",
-        given.config,
-        ("--mode demo has a configuration of its own; for another use --mode train --config FILE"),
-    )
-    yield (
-        "backtest",
-        bool(agent) == bool(given.strategy),
-        ("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)"),
-    )
+    needed = {mode: (not agent, f"--mode {mode} needs --resume {_AGENT}") for mode in ("decide", "paper", "retrain")}
+    return {
+        **{mode: [mistake] for mode, mistake in needed.items()},
+        "tune": [
+            (
+                given.trial is not None and not agent,
+                "--trial belongs to --mode tune with --resume and the folder of the study",
+            )
+        ],
+        "evaluate": [
+            (
+                trains and len(given.agents) > 1,
+                f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume",
+            ),
+            (not trains and not agent, f"--mode evaluate needs --resume {_AGENT}"),
+        ],
+        "inspect": [(len(given.run) + bool(agent) != 1, "--mode inspect needs one run folder or checkpoint file")],
+        "explain": [
+            (
+                not (agent and given.date),
+                "--mode explain needs --resume with a run folder or checkpoint, and --date with a date",
+            )
+        ],
+        "decide": [
+            needed["decide"],
+            (len(given.date or ()) > 1, "--mode decide decides on one day; name one after --date"),
+        ],
+        "compare": [
+            (
+                len(given.run) < 2,
+                "--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN",
+            )
+        ],
+        "demo": [
+            (agent, "a demo goes on as any run does, with --mode train --resume RUN"),
+            (
+                given.config,
+                "--mode demo has a configuration of its own; for another use --mode train --config FILE",
+            ),
+        ],
+        "backtest": [
+            (
+                bool(agent) == bool(given.strategy),
+                "--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)",
+            )
+        ],
+    }
 
 
 def _evaluate(given: argparse.Namespace) -> None:

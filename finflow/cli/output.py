@@ -61,21 +61,20 @@ def show_audit(findings: Sequence[Finding]) -> None:
     from finflow.evaluation.page.section import table_lines
 
     table = [("component", "probes", "dates", "first", "last", "rows", "largest difference", "verdict")]
-    notes: dict[int, list[str]] = {}
-    for name in dict.fromkeys(finding.component for finding in findings):
-        own = [finding for finding in findings if finding.component == name]
-        dates = sorted({date for finding in own for date in finding.dates})
-        shown = sorted((finding for finding in own if finding.verdict != "clean"), key=lambda one: not one.bad)
-        counted = (str(len(own)), str(len(dates)), str(dates[0]), str(dates[-1]), f"{sum(one.rows for one in own):,}")
-        largest = f"{max(finding.difference for finding in own):.3g}"
-        table.append((name, *counted, largest, shown[0].verdict if shown else "clean"))
-        notes[len(table) - 1] = [f"    {finding.probe}: {finding.verdict}: {finding.where}" for finding in shown]
-    for number, text in enumerate(table_lines(table)):
-        print("\n".join([text, *notes.get(number, [])]))
-    dates = [date for finding in findings for date in finding.dates]
-    rows = sum(finding.rows for finding in findings)
-    if dates:
-        print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(set(dates))} dates")
+    own: dict[str, list[Finding]] = {}
+    for finding in sorted(findings, key=lambda one: (not one.bad, one.verdict == "clean")):
+        own.setdefault(finding.component, []).append(finding)
+    names = list(dict.fromkeys(finding.component for finding in findings))
+    for name in names:
+        dates, rows = {date for one in own[name] for date in one.dates}, sum(one.rows for one in own[name])
+        spans = (str(len(own[name])), str(len(dates)), str(min(dates)), str(max(dates)), f"{rows:,}")
+        table.append((name, *spans, f"{max(one.difference for one in own[name]):.3g}", own[name][0].verdict))
+    for text, found in zip(table_lines(table), ([], *(own[name] for name in names)), strict=True):
+        notes = [f"    {one.probe}: {one.verdict}: {one.where}" for one in found if one.verdict != "clean"]
+        print("\n".join([text, *notes]))
+    if dates := {date for finding in findings for date in finding.dates}:
+        rows = sum(finding.rows for finding in findings)
+        print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(dates)} dates")
     print("a row may use bars up to its own date, a decision up to the fill less the lag; see docs/reference/audit.md")
     if any(finding.probe == "opened" for finding in findings):
         print("opened files and connections are listed and not audited; only outputs are")

@@ -10,59 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import checkpoint_configuration, evaluation_overrides, resolve
-from finflow.cli.options import Parser, one_of, positive_count
+from finflow.cli.option_table import ANSWERS, ASKED, DIRECT
 from finflow.cli.output import open_page
 
 if TYPE_CHECKING:
     from finflow.config import Config
-    from finflow.preferences.segment_paths import SegmentMarket
+    from finflow.preferences.pairs import SegmentMarket
     from finflow.training.data.training_data import TrainingData
-
-ANSWERS = Path("pairs.jsonl")
-"""File that answers are added to when none is named."""
-REWARD_MODEL, DIRECT = "reward-model", ("dpo", "simpo")
-ASKED = 100
-"""Pairs that a person is asked about when `--pairs` is left out."""
-
-
-def add_preferences(parser: Parser) -> None:
-    """Add the options of preferences: who compares pairs, how many, and the files to learn from."""
-    group = parser.add_argument_group("preferences (--mode prefer); docs/reference/preferences.md")
-    group.add_argument(
-        "--ask",
-        type=Path,
-        nargs="?",
-        const=ANSWERS,
-        metavar="FILE",
-        help="compare pairs of segments of the training window yourself, on a local web page (--open opens it); every "
-        f"answer is added to this file of JSON lines, {ANSWERS} when left out, and the next start goes on where it "
-        "ends; what --mode prefer does without --judge and --learn",
-    )
-    group.add_argument("--port", type=_port, metavar="N", help="of the page, at 127.0.0.1; a free one when left out")
-    group.add_argument(
-        "--judge",
-        type=one_of("mean-variance", "calmar", "log-growth", "rules"),
-        metavar="NAME",
-        help="make pairs of segments of the training window by this judge, and write them to --output: mean-variance, "
-        "calmar, log-growth, or rules (preferences.judge.rules)",
-    )
-    group.add_argument(
-        "--pairs", type=positive_count, metavar="N", help=f"how many; 2000 when left out, {ASKED} of them with --ask"
-    )
-    group.add_argument(
-        "--learn",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="learn from these files of pairs, .csv or lines of JSON, and write what was learned to --output",
-    )
-    group.add_argument(
-        "--method",
-        type=one_of(REWARD_MODEL, *DIRECT),
-        metavar="NAME",
-        help="of --learn: reward-model (the default); or dpo or simpo, which train the policy of the agent (--resume) "
-        "itself: the file holds an agent to evaluate, backtest and decide with",
-    )
 
 
 def run_preferences(given: argparse.Namespace) -> None:
@@ -80,11 +34,11 @@ def run_preferences(given: argparse.Namespace) -> None:
         _ask(config, given.ask or ANSWERS, given.pairs or ASKED, given.port or 0, given.open)
 
 
-def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
-    """Refuse options of `--mode prefer` that do not go together, and ask for those that are missing."""
+def preference_mistakes(given: argparse.Namespace) -> list[tuple[object, str]]:
+    """Mistakes in options of `--mode prefer`: true for what was made, and the answer."""
     asks, direct = not (given.judge or given.learn), given.method in DIRECT
     ways = bool(given.judge) + bool(given.learn) + bool(given.ask)
-    mistakes = [
+    return [
         (given.method and not given.learn, "--method belongs to --learn"),
         (
             direct and not given.resume,
@@ -106,11 +60,10 @@ def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
         ),
         (given.pairs and given.learn, "--pairs belongs to --ask and --judge; --learn uses all pairs of its files"),
     ]
-    parser.refuse_first(message for wrong, message in mistakes if wrong)
 
 
 def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
-    from finflow.preferences.segment_paths import SegmentMarket
+    from finflow.preferences.pairs import SegmentMarket
     from finflow.training.data.training_data import prepare
 
     data = prepare(config)
@@ -120,8 +73,7 @@ def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
     from finflow.files import file_in_use
     from finflow.preferences.web_page.answer_server import AnswerServer
-    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions
-    from finflow.preferences.web_page.question_page import page_html
+    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions, page_html
 
     with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
         before = answers_so_far(file)
@@ -161,7 +113,7 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     data, market = _training_market(config)
     pairs = pair_tensors(market, file)
     learned = learn_model(pairs, data.shape, config.train.seed)
-    save_model(output, learned, (*data.features.asset_names, *data.features.market_names))
+    save_model(output, learned.model, learned.report(), (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
 
 
@@ -171,7 +123,7 @@ def _learn_policy(given: argparse.Namespace) -> None:
     file = read_pairs(given.learn)
     from finflow.tensor_file import write_tensors
     from finflow.training.checkpoints.checkpoint_reader import check_same_features, stored_config
-    from finflow.training.checkpoints.preferred_agent import learn_preferences
+    from finflow.training.checkpoints.reference_policy import learn_preferences
     from finflow.training.data.training_data import prepare
     from finflow.training.judging.agent_strategy import load_agents
 
@@ -184,9 +136,3 @@ def _learn_policy(given: argparse.Namespace) -> None:
     tensors, facts, learned = learn_preferences(agent, data, given.learn, file, given.method, settings, seed)
     write_tensors(given.output, tensors, facts)
     print("\n".join([file.line(), *learned.lines(), f"agent: {given.output}"]))
-
-
-def _port(word: str) -> int:
-    if not word.isascii() or not word.isdigit() or int(word) > 65535:
-        raise argparse.ArgumentTypeError(f"{word!r} must be a port, a number from 0 (a free one) to 65535")
-    return int(word)

@@ -9,24 +9,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from finflow.cli.configuration import checkpoint_configuration, read_universes, resolve, resume_configuration
+from finflow.cli.configuration import (
+    checkpoint_configuration,
+    place_of,
+    read_universes,
+    resolve,
+    resume_configuration,
+    retraining_configuration,
+)
 from finflow.cli.exit_status import stopping_between_updates
-from finflow.cli.options import explicit
 from finflow.cli.output import resume_command, show_outcome, show_report
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
     from finflow.config import Config
-    from finflow.experiments.jobs.folds import Protocol
-    from finflow.experiments.jobs.training_jobs import SeedJob, TrainingJob
+    from finflow.experiments.jobs.independent_trainings import Job, SeedJob
+    from finflow.experiments.jobs.walk_forward import Protocol
     from finflow.experiments.tasks import ComputeResources
-    from finflow.training.judging.held_out import EvaluationOutcome
 
 Made = TypeVar("Made")
 
 _SEEDS = {"train": "train.seeds", "evaluate": "evaluation.protocol.seeds", "tune": "tune.seeds"}
 """Key of --seeds that each mode reads; the others are left as they are."""
+_SAME_COMMAND = "the same command continues from there"
 
 
 def train(given: argparse.Namespace) -> None:
@@ -36,29 +42,43 @@ def train(given: argparse.Namespace) -> None:
         from finflow.training.checkpoints.run_folder import Kind, resolve_run
 
         if resolve_run(given.resume).kind is Kind.JOB:
-            _several(given, _resumed(given), folder=given.resume)
+            _train_seeds(given, _resumed(given), given.resume)
             return
-    if given.universe is not None:
-        if given.resume is not None:
+        if given.universe is not None:
             raise ConfigError("--universe starts a new job; a job's folder after --resume knows its universes")
-        from finflow.experiments.jobs.training_jobs import make_seed_job
+    if given.universe is None:
+        config = resume_configuration(given, given.resume) if given.resume else resolve(given)
+        alone = config.train.seeds == 1 and given.cluster is None
+        if alone and (given.workers or 1) > 1:
+            raise ConfigError("--workers has one training to share out; train several with --seeds N")
+        if alone and not given.dry_run:
+            run_training(config, resume=given.resume, recollect=given.recollect)
+            return
+        if given.resume is not None:
+            options = {"--seeds": config.train.seeds > 1, "--cluster": given.cluster, "--dry-run": given.dry_run}
+            out = " and ".join(option for option, was_given in options.items() if was_given)
+            raise ConfigError(f"{given.resume} is one training, and goes on as one: leave {out} out")
+    from finflow.experiments.jobs.independent_trainings import make_seed_job
 
-        _several(given, _in_universes(given, lambda name, config: make_seed_job(config, Path(name), name)))
-        return
-    config = resume_configuration(given, given.resume) if given.resume else resolve(given)
-    alone = config.train.seeds == 1 and given.cluster is None
-    if alone and (given.workers or 1) > 1:
-        raise ConfigError("--workers has one training to share out; train several with --seeds N")
-    if alone and not given.dry_run:
-        run_training(config, resume=given.resume, recollect=given.recollect)
-    elif given.resume is not None:
-        options = {"--seeds": config.train.seeds > 1, "--cluster": given.cluster, "--dry-run": given.dry_run}
-        out = " and ".join(option for option, was_given in options.items() if was_given)
-        raise ConfigError(f"{given.resume} is one training, and goes on as one: leave {out} out")
-    else:
-        from finflow.experiments.jobs.training_jobs import make_seed_job
+    _train_seeds(given, _in_universes(given, lambda name, config: make_seed_job(config, Path(name), name)))
 
-        _several(given, [make_seed_job(config, Path())])
+
+def _train_seeds(given: argparse.Namespace, jobs: list[SeedJob], folder: Path | None = None) -> None:
+    """Train the agents of jobs in a folder, a new one when left out, and show their outcome."""
+    if given.recollect:
+        raise ConfigError("--recollect belongs to a single training")
+    from finflow.experiments.jobs.independent_trainings import write_universes
+    from finflow.training.trainer import new_run_folder
+
+    with _ready(given, jobs) as resources:
+        if resources is None:
+            return
+        if folder is None:
+            folder = new_run_folder(jobs[0].config.output.logs_dir)
+            jobs = [replace(job, folder=folder / job.market) for job in jobs]
+        if jobs[0].market:
+            write_universes(folder, [job.market for job in jobs])
+        _run(jobs, resources, folder, f"to continue: {resume_command('train', folder)}")
 
 
 def run_training(
@@ -110,34 +130,38 @@ def run_protocol(given: argparse.Namespace, checkpoint: Path | None) -> None:
     """
     _read_seeds_for(given, "evaluate")
     protocol: Protocol = given.protocol
-    base = None if checkpoint is None else checkpoint_configuration(checkpoint)
-    parent = None
+    base = parent = None
     if checkpoint is not None:
-        elsewhere = explicit(given).get("output.logs_dir")
         from finflow.training.checkpoints.run_folder import resolve_run
 
-        run = resolve_run(checkpoint).folder
-        parent = (run if elsewhere is None else Path(str(elsewhere)) / run.name) / "protocols"
-    from finflow.experiments.jobs import protocols
+        base = checkpoint_configuration(checkpoint)
+        parent = place_of(given, resolve_run(checkpoint).folder) / "protocols"
+    from finflow.experiments.jobs.protocols import make_protocol_job
 
-    if given.universe is not None:
-        plans: Sequence[TrainingJob] = _in_universes(
-            given, lambda name, config: protocols.make_protocol_job(config, protocol, parent, name), base
-        )
-    else:
-        plans = [protocols.make_protocol_job(resolve(given, base), protocol, parent)]
-    mark = short_hash("\n".join(str(plan.folder) for plan in plans))
-    with _ready(given, plans) as resources:
-        if resources is None:
-            return
-        from finflow.experiments.jobs.training_jobs import run_all
+    jobs = _in_universes(given, lambda name, config: make_protocol_job(config, protocol, parent, name), base)
+    mark = short_hash("\n".join(str(job.folder) for job in jobs))
+    with _ready(given, jobs) as resources:
+        if resources is not None:
+            window = "the evaluated windows, in the path of median Sharpe ratio"
+            _run(jobs, resources, jobs[0].folder.parent / f"universes-{mark}", _SAME_COMMAND, window)
 
-        try:
-            outcomes = run_all(plans, resources)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("stopped; the same command continues from there") from None
-    together = plans[0].folder.parent / f"universes-{mark}"
-    _show(plans, outcomes, together, "the evaluated windows, in the path of median Sharpe ratio")
+
+def run_retraining(given: argparse.Namespace) -> None:
+    """Retrain the agent of a run, which is left as it is, on the newest prices, and print which of both to keep."""
+    config = retraining_configuration(given)
+    from finflow.experiments.jobs.independent_trainings import run_all
+    from finflow.experiments.jobs.retraining import FOLDER, prepare_retraining
+    from finflow.training.checkpoints.run_folder import resolve_run
+
+    run = place_of(given, resolve_run(given.resume).folder)
+    job = prepare_retraining(given.resume, config, run.parent / FOLDER / run.name)
+    with _ready(given, [job]) as resources:
+        if resources is not None:
+            with _continued(_SAME_COMMAND):
+                (outcome,) = run_all([job], resources)
+            print("\n".join(outcome.page.text("compared", "rule")))
+            print(f"continue with: {resume_command('decide', outcome.run_folder)}")
+            show_report(outcome.report)
 
 
 def run_search(given: argparse.Namespace) -> None:
@@ -179,45 +203,58 @@ def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
 
 
 @contextmanager
-def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob]) -> Iterator[ComputeResources | None]:
+def _ready(given: argparse.Namespace, jobs: Sequence[Job]) -> Iterator[ComputeResources | None]:
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
     from finflow.experiments.jobs.independent_trainings import describe_trainings
     from finflow.experiments.tasks import ComputeResources
     from finflow.market.price_notes import price_notes
     from finflow.training.phases.stopping import request_stop
 
-    settings = jobs[0].trainings[0].config.train
+    settings = jobs[0].config.train
     resources = ComputeResources(given.workers, given.cluster, settings.threads, settings.device)
     with resources.ready():
         if given.dry_run:
-            notes = dict.fromkeys(note for job in jobs for note in price_notes(job.panel))
-            trainings = [training for job in jobs for training in job.trainings]
-            panels = {job.market: job.panel for job in jobs}
-            print("\n".join([*notes, *describe_trainings(jobs[0].config, trainings, panels)]))
+            notes = dict.fromkeys(note for job in jobs for note in (*price_notes(job.panel), *job.lines()))
+            print("\n".join([*notes, *describe_trainings(jobs)]))
             yield None
             return
         with stopping_between_updates(request_stop):
             yield resources
 
 
-def _show(
-    jobs: Sequence[TrainingJob], outcomes: Sequence[EvaluationOutcome], folder: Path, window: str = "the test window"
+def _run(
+    jobs: Sequence[Job], resources: ComputeResources, folder: Path, resume: str, window: str = "the test window"
 ) -> None:
-    """Show the outcome of a job; of jobs in several universes, the report of all together."""
+    """Run jobs, and show the outcome of one; of jobs in several universes, the report of all together in a folder."""
+    from finflow.experiments.jobs.independent_trainings import report_universes, run_all
+
+    with _continued(resume):
+        outcomes = run_all(jobs, resources)
     if not jobs[0].market:
         show_outcome(outcomes[0], where=window)
         return
-    from finflow.experiments.jobs.training_jobs import report_universes
-
     lines, page = report_universes([job.market for job in jobs], outcomes, folder)
     print("\n".join(lines))
     show_report(page)
 
 
+@contextmanager
+def _continued(how: str) -> Iterator[None]:
+    """Say how to go on after a stop."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped; {how}") from None
+    except (OutputError, TrainingError) as error:
+        raise type(error)(f"{error}; {how}") from error
+
+
 def _in_universes(
     given: argparse.Namespace, make: Callable[[str, Config], Made], base: Config | None = None
 ) -> list[Made]:
-    """The same for each universe of the file; a mistake names the universe."""
+    """The same for each universe of the file, whose name a mistake begins with; without a file once, for no name."""
+    if given.universe is None:
+        return [make("", resolve(given, base))]
     if given.tickers:
         raise ConfigError("--universe names the tickers; leave --tickers and --tickers-file out")
     jobs = []
@@ -230,7 +267,7 @@ def _in_universes(
 
 
 def _resumed(given: argparse.Namespace) -> list[SeedJob]:
-    from finflow.experiments.jobs.training_jobs import make_seed_job
+    from finflow.experiments.jobs.independent_trainings import make_seed_job
     from finflow.training.checkpoints.run_folder import resolve_run
 
     if given.universe is not None or given.recollect:
@@ -246,26 +283,3 @@ def _resumed(given: argparse.Namespace) -> list[SeedJob]:
             )
         jobs.append(make_seed_job(config, folder, name))
     return jobs
-
-
-def _several(given: argparse.Namespace, jobs: list[SeedJob], folder: Path | None = None) -> None:
-    if given.recollect:
-        raise ConfigError("--recollect belongs to a single training")
-    from finflow.experiments.jobs.training_jobs import run_all, write_universes
-    from finflow.training.trainer import new_run_folder
-
-    with _ready(given, jobs) as resources:
-        if resources is None:
-            return
-        if folder is None:
-            folder = new_run_folder(jobs[0].config.output.logs_dir)
-            jobs = [replace(job, folder=folder / job.market) for job in jobs]
-        try:
-            if jobs[0].market:
-                write_universes(folder, [job.market for job in jobs])
-            outcomes = run_all(jobs, resources)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"stopped; to continue: {resume_command('train', folder)}") from None
-        except (OutputError, TrainingError) as error:
-            raise type(error)(f"{error}; then continue with: {resume_command('train', folder)}") from error
-    _show(jobs, outcomes, folder)

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finflow.cli.configuration import checkpoint_configuration, evaluation_overrides, resolve
-from finflow.cli.exit_status import stopping_between_updates
+from finflow.cli.configuration import checkpoint_configuration, evaluation_overrides, place_of, resolve
 from finflow.cli.options import explicit
-from finflow.cli.output import plain, resume_command, show_audit, show_outcome, show_report
+from finflow.cli.output import plain, show_audit, show_outcome, show_report
 from finflow.errors import CheckpointError, ConfigError, FinflowError
 from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
     from finflow.config import Config
+    from finflow.trading.decide_mode import Request
 
 #: Keys that an evaluation may change without changing its figures.
 _NOT_DECIDING = (
@@ -39,18 +39,15 @@ def run_evaluation(
     into the run's folder; that of a changed market or environment into a folder of its own there. ``only`` names the
     strategies to list; ``with_backtest`` runs sweeps and stress periods whatever `evaluation.sweeps` is.
     """
-    first = paths[0]
-    overrides = evaluation_overrides(arguments, first)
-    elsewhere = explicit(arguments).get("output.logs_dir")
+    overrides = evaluation_overrides(arguments, paths[0])
     from finflow.training.judging.agent_strategy import load_agents
     from finflow.training.judging.evaluations import evaluate_agents
 
-    agents, part = load_agents(paths, overrides), _part(overrides)
-    folder = agents.folder
-    if elsewhere is not None:
-        folder = Path(str(elsewhere)) / folder.relative_to(folder.parent if len(paths) == 1 else folder.parents[1])
-    if part is not None:  # else the agents' own folder, whose report no other evaluation may replace
-        folder = folder / part
+    agents = load_agents(paths, overrides)
+    folder = place_of(arguments, agents.folder, 1 if len(paths) == 1 else 2)
+    deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
+    if deciding:  # else the agents' own folder, whose report no other evaluation may replace
+        folder = folder / "evaluations" / short_hash(json.dumps(deciding))
     outcome = evaluate_agents(agents, folder, with_backtest)
     show_outcome(outcome, only)
 
@@ -120,25 +117,11 @@ def run_decision(given: argparse.Namespace) -> None:
     overrides = evaluation_overrides(given, given.resume) | {
         key: value for key, value in explicit(given).items() if key.startswith("market.tickers")
     }
-    date = read_date(given.date[0] if given.date else None, "--date")
-    from finflow.trading.decide_mode import Request, decide
+    request = _request(given, overrides, broker=given.broker)
+    from finflow.trading.decide_mode import decide
     from finflow.trading.decision_page import decision_page
 
-    outcome = decide(
-        Request(
-            tuple(given.agents),
-            overrides,
-            holdings=given.holdings,
-            fills=given.fills,
-            cash=given.cash,
-            date=date,
-            accept_drift=given.accept_drift,
-            accept_verdict=given.i_know,
-            dry_run=given.dry_run,
-            broker=given.broker,
-            live=given.live,
-        )
-    )
+    outcome = decide(request)
     if outcome.decision is not None:
         print("\n".join(decision_page(outcome.decision).text()))
     for remark in outcome.remarks:
@@ -154,27 +137,39 @@ def run_paper(given: argparse.Namespace) -> None:
     overrides = evaluation_overrides(given, given.resume)
     if given.broker:
         overrides = {**overrides, "trading.broker": given.broker}
-    first, until = (read_date(vars(given)[name], f"--{name}") for name in ("from", "until"))
-    from finflow.trading.decide_mode import Request
-    from finflow.trading.paper.paper_page import paper_page
-    from finflow.trading.paper.paper_trading import trade_on_paper
+    request = _request(given, overrides)
+    from finflow.trading.paper_page import paper_page
+    from finflow.trading.paper_trading import trade_on_paper
 
-    outcome = trade_on_paper(
-        Request(
-            tuple(given.agents),
-            overrides,
-            first=first,
-            until=until,
-            follow=given.follow,
-            accept_drift=given.accept_drift,
-            accept_verdict=given.i_know,
-            live=given.live,
-        )
-    )
+    outcome = trade_on_paper(request)
     print("\n".join(paper_page(outcome.numbers).text("evenings")))
     if outcome.message is not None:
         print(f"note: {outcome.message}")
     print(f"page: {outcome.page}")
+
+
+def _request(given: argparse.Namespace, overrides: Mapping[str, object], broker: str | None = None) -> Request:
+    """The options of a decision or of paper trading; those of the other mode were not given."""
+    texts = {"--date": given.date[0] if given.date else None, "--from": vars(given)["from"], "--until": given.until}
+    date, first, until = (read_date(text, option) for option, text in texts.items())
+    from finflow.trading.decide_mode import Request
+
+    return Request(
+        tuple(given.agents),
+        overrides,
+        holdings=given.holdings,
+        fills=given.fills,
+        cash=given.cash,
+        date=date,
+        accept_drift=given.accept_drift,
+        accept_verdict=given.i_know,
+        dry_run=given.dry_run,
+        broker=broker,
+        live=given.live,
+        first=first,
+        until=until,
+        follow=given.follow,
+    )
 
 
 def read_date(text: str | None, option: str) -> dt.date | None:
@@ -182,57 +177,3 @@ def read_date(text: str | None, option: str) -> dt.date | None:
         return None if text is None else dt.date.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{option} {text!r} is not a date: write it as 2020-03-16") from None
-
-
-def run_retraining(given: argparse.Namespace) -> None:
-    """Retrain the agent of a run, which is left as it is, on the newest prices, and print which of both to keep."""
-    run, config = given.resume, retraining_configuration(given)
-    from finflow.experiments.jobs.independent_trainings import describe_trainings
-    from finflow.experiments.retraining.retraining import FOLDER, compare_and_train, prepare_retraining
-    from finflow.experiments.tasks import ComputeResources
-    from finflow.training.checkpoints.run_folder import resolve_run
-    from finflow.training.phases.stopping import request_stop
-
-    elsewhere = explicit(given).get("output.logs_dir")
-    parent = None if elsewhere is None else Path(str(elsewhere)) / FOLDER / resolve_run(run).folder.name
-    retraining = prepare_retraining(run, config, parent)
-    print("\n".join(retraining.lines()))
-    resources = ComputeResources(given.workers, None, config.train.threads, config.train.device)
-    with resources.ready():
-        if given.dry_run:
-            print("\n".join(describe_trainings(config, retraining.trainings, {"": retraining.panel})))
-            return
-        with stopping_between_updates(request_stop):
-            try:
-                page, path, new = compare_and_train(retraining, resources)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt("stopped; the same command continues from there") from None
-    print("\n".join(page.text("compared", "rule")))
-    print(f"continue with: {resume_command('decide', new or run)}")
-    show_report(path)
-
-
-def retraining_configuration(given: argparse.Namespace) -> Config:
-    """The configuration of the old run, with the changes that were asked for, up to the newest bar.
-
-    A ConfigError refuses another universe or other windows.
-    """
-    if given.tickers:
-        raise ConfigError("a retraining keeps the universe of its run: leave --tickers and --tickers-file out")
-    before = checkpoint_configuration(given.resume)
-    from finflow.config import replace_values
-
-    config = resolve(given, replace_values(before, {"market.test_end": None, "market.extend_cache": True}))
-    for name in ("train_end", "validation_end"):
-        if getattr(config.market, name) != getattr(before.market, name):
-            raise ConfigError(
-                f"market.{name} says what the old agent was trained on, {getattr(before.market, name)}, and cannot be "
-                "another for a retraining; leave it out"
-            )
-    return config
-
-
-def _part(overrides: Mapping[str, object]) -> Path | None:
-    """Subfolder for an evaluation under other conditions; None under the same."""
-    deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
-    return Path("evaluations") / short_hash(json.dumps(deciding)) if deciding else None

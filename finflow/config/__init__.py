@@ -52,9 +52,9 @@ from finflow.config.schema import (
 )
 from finflow.config.trading_section import AlpacaConfig as AlpacaConfig, RetrainConfig as RetrainConfig
 from finflow.config.training_section import (
-    EntropyScheduleConfig as EntropyScheduleConfig,
+    EntropyAnnealing as EntropyAnnealing,
     RewardNormalizationConfig as RewardNormalizationConfig,
     RollbackConfig as RollbackConfig,
     StabilityConfig as StabilityConfig,
-    TargetEntropyScheduleConfig as TargetEntropyScheduleConfig,
+    TargetEntropyAnnealing as TargetEntropyAnnealing,
 )

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Flag,
     Fraction,
     Int,
@@ -16,12 +17,11 @@ from finflow.config.section_types import (
     PositiveInt,
     PositiveNumber,
     PositiveShare,
-    Section,
     key,
 )
 
 
-class AnchorConfig(Section):
+class AnchorConfig(ConfigSection):
     """Regularisation of the online policy towards equal weight: KL of its aim from it."""
 
     weight: NonNegativeNumber = key(0.0, "weight in the actor's loss at the first update, in sigma_A; 0 is off")
@@ -29,7 +29,7 @@ class AnchorConfig(Section):
     updates: PositiveInt | None = key(None, "updates from anchor.weight to anchor.final; left out: those of the phase")
 
 
-class AveragingConfig(Section):
+class AveragingConfig(ConfigSection):
     """Policy that is validated, kept and deployed: the last one, or an average over the end of training."""
 
     kind: Literal["none", "ema", "swa"] = key("none", "exponential moving average, or mean, of the policy's weights")
@@ -37,7 +37,7 @@ class AveragingConfig(Section):
     decay: Fraction = key(0.999, "decay of the exponential moving average, per update")
 
 
-class ActingConfig(Section):
+class ActingConfig(ConfigSection):
     """Portfolio that is taken from a trained policy; its centre by default."""
 
     temperature: Number = key(
@@ -58,13 +58,13 @@ class ActingConfig(Section):
         return taken if self.top_p == 1.0 else f"{taken}; only the largest assets, {self.top_p:g} of all together"
 
 
-class MirroredConfig(Section):
+class MirroredConfig(ConfigSection):
     """Bars mirrored around their predicted returns, whose rewards learning mixes with those of history."""
 
     weight: Number = key(0.5, "weight of mirrored bars; at 0.5 noise cancels to first order", ge=0.0, le=0.5)
 
 
-class BCellConfig(Section):
+class BCellConfig(ConfigSection):
     """Networks, losses and optimisers of IQL and the B-Cell."""
 
     iql_expectile: Fraction = key(0.7, "expectile of IQL's value function")

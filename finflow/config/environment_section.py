@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Fraction,
     Int,
     NonNegativeNumber,
@@ -16,7 +17,6 @@ from finflow.config.section_types import (
     PositiveInt,
     PositiveNumber,
     PositiveShare,
-    Section,
     first_repeated,
     key,
 )
@@ -25,7 +25,7 @@ REWARDS = ("builtin", "ranking", "turnover", "variance", "preference")
 """Rewards that have a name."""
 
 
-class CostsConfig(Section):
+class CostsConfig(ConfigSection):
     """Costs beside the flat commission and slippage; zero by default."""
 
     minimum: NonNegativeNumber = key(0.0, "minimum commission of each asset traded in a decision, in money")
@@ -34,7 +34,7 @@ class CostsConfig(Section):
     impact: Number = key(0.0, "square-root market impact, in daily volatilities at a day's volume", ge=0, le=10)
 
 
-class EnvConfig(Section):
+class EnvConfig(ConfigSection):
     """Information set of a decision, its fill, and the costs and limits of trading."""
 
     execution_lag: Int = key(1, "bars between the newest bar known and the fill", ge=0, le=2)
@@ -49,7 +49,7 @@ class EnvConfig(Section):
     costs: CostsConfig = key(CostsConfig(), "minimum commission, slippage by size, impact")
 
 
-class RankingConfig(Section):
+class RankingConfig(ConfigSection):
     """Reward of how well a portfolio ranks the assets by what they return afterwards."""
 
     type: Literal["ndcg", "hit", "mrr", "mixed"] = key("ndcg", "NDCG@K, Hit@K, MRR@K, or NDCG and Hit weighted")
@@ -60,7 +60,7 @@ class RankingConfig(Section):
     grades: Int = key(5, "quantile grades of returns; the gain of grade g is 2^g - 1", ge=2, le=16)
 
 
-class PreferenceConfig(Section):
+class PreferenceConfig(ConfigSection):
     """Reward of a model that was learned from preferences."""
 
     model: Path | None = key(None, "file of the reward model that --mode prefer --learn wrote")
@@ -70,14 +70,14 @@ class PreferenceConfig(Section):
     segment: PositiveInt = key(21, "decisions of a segment of an episode")
 
 
-class RewardTermConfig(Section):
+class RewardTermConfig(ConfigSection):
     """One reward of a weighted sum."""
 
     name: str = key("builtin", "builtin, ranking, turnover, variance, or package.module:Name")
     weight: Number = key(1.0, "its weight, in units of what decisions change of it")
 
 
-class ObjectivesConfig(Section):
+class ObjectivesConfig(ConfigSection):
     """The reward: its name or those of a weighted sum, and the settings of each."""
 
     reward: str = key("builtin", "builtin, ranking, turnover, variance, preference, or package.module:Name")

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Flag,
     Fraction,
     Int,
@@ -16,12 +17,11 @@ from finflow.config.section_types import (
     Number,
     PositiveInt,
     PositiveNumber,
-    Section,
     key,
 )
 
 
-class TaxConfig(Section):
+class TaxConfig(ConfigSection):
     """Tax on capital gains and interest, computed beside every backtest; no strategy takes it into account."""
 
     enabled: Flag = key(False, "compute results after tax")
@@ -30,7 +30,7 @@ class TaxConfig(Section):
     days: NonNegativeInt = key(365, "calendar days a lot must be held for more than, to be long-term")
 
 
-class ProtocolConfig(Section):
+class ProtocolConfig(ConfigSection):
     """Folds of an evaluation that retrains for each of them (`--protocol walk-forward` or `cpcv`).
 
     All within training and validation windows; the test window is not read.
@@ -54,7 +54,7 @@ class ProtocolConfig(Section):
         return self
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(ConfigSection):
     """Statistics of the evaluation, and refits of the classical strategies."""
 
     bootstrap_samples: Int = key(2000, "resamples behind each interval", ge=100)
@@ -76,7 +76,7 @@ OBJECTIVES = ("sharpe", "sortino", "calmar", "cvar", "dsr", *RANKING_OBJECTIVES)
 Choice = bool | int | float | str
 
 
-class SearchedConfig(Section):
+class SearchedConfig(ConfigSection):
     """Values of one key that a study tries: a range, or a few choices."""
 
     low: Number | None = key(None, "smallest value")
@@ -101,7 +101,7 @@ class SearchedConfig(Section):
         return self
 
 
-class TuneConfig(Section):
+class TuneConfig(ConfigSection):
     """A search for better values of keys (`--mode tune`); affects no result of a training itself.
 
     All within training and validation windows; the test window is not read.

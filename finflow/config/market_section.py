@@ -10,6 +10,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Date,
     Flag,
     Fraction,
@@ -19,7 +20,6 @@ from finflow.config.section_types import (
     Number,
     Rate,
     RateFile,
-    Section,
     first_repeated,
     key,
 )
@@ -39,7 +39,7 @@ _PARAMETERS_OF_KIND = {
 }
 
 
-class SyntheticConfig(Section):
+class SyntheticConfig(ConfigSection):
     """A synthetic market whose best portfolio is known; rates are per bar."""
 
     kind: Literal["lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable"] = key(
@@ -67,7 +67,7 @@ class SyntheticConfig(Section):
         return self
 
 
-class MarketConfig(Section):
+class MarketConfig(ConfigSection):
     """Source of prices and their split by date."""
 
     source: Literal["embedded", "yfinance", "csv", "parquet", "synthetic", "french"] = key(
@@ -122,7 +122,7 @@ class MarketConfig(Section):
         return self
 
 
-class FeaturesConfig(Section):
+class FeaturesConfig(ConfigSection):
     """Features beside those that every market has: a bank of filters, the regime, and those of a user."""
 
     filters: Literal["none", "momentum", "all"] = key(

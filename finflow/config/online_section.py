@@ -8,12 +8,12 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Int,
     NonNegativeNumber,
     PositiveInt,
     PositiveNumber,
     PositiveShare,
-    Section,
     Share,
     key,
 )
@@ -23,7 +23,7 @@ ON_POLICY = ("ppo", "ppo-kl", "trpo", "a2c", "reinforce")
 USUAL_MINIBATCH = {"ppo": 64, "ppo-kl": 64, "trpo": 128}
 
 
-class OnlineConfig(Section):
+class OnlineConfig(ConfigSection):
     """Algorithm of the online phase, the on-policy algorithms' own keys, and the reference policy."""
 
     algorithm: Literal["sac", "ppo", "ppo-kl", "trpo", "a2c", "reinforce"] = key(

@@ -8,12 +8,12 @@ from typing import Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Int,
     Names,
     NonNegativeInt,
     Number,
     PositiveNumber,
-    Section,
     key,
 )
 
@@ -22,7 +22,7 @@ MEASURES = ("drawdown", "turnover", "volatility", "return", "loss")
 RULE = re.compile(rf"({'|'.join(MEASURES)})\s*(<=|>=)\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 
-class JudgeConfig(Section):
+class JudgeConfig(ConfigSection):
     """Judge that compares segments."""
 
     mistakes: Number = key(0.0, "share of the answers that are reversed", ge=0, lt=0.5)
@@ -50,14 +50,14 @@ class JudgeConfig(Section):
         return self
 
 
-class PolicyLearningConfig(Section):
+class PolicyLearningConfig(ConfigSection):
     """Learning of a policy from pairs without a reward model, by DPO or SimPO."""
 
     dpo_beta: PositiveNumber = key(0.1, "weight of the divergence from the reference in DPO, per free dimension")
     learning_rate: PositiveNumber = key(1e-3, "learning rate of Adam")
 
 
-class PreferencesConfig(Section):
+class PreferencesConfig(ConfigSection):
     """Preferences: pairs of segments and the reward model (`--mode prefer`)."""
 
     judge: JudgeConfig = key(JudgeConfig(), "the judge of pairs")

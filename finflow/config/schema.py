@@ -24,12 +24,12 @@ from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
 from finflow.config.market_section import FeaturesConfig, MarketConfig
 from finflow.config.online_section import ON_POLICY, OnlineConfig
 from finflow.config.preferences_section import PreferencesConfig
-from finflow.config.section_types import Section, key
+from finflow.config.section_types import ConfigSection, key
 from finflow.config.trading_section import TradingConfig
 from finflow.config.training_section import GuardConfig, OfflineConfig, OutOfFoldConfig, TrainConfig
 
 
-class OutputConfig(Section):
+class OutputConfig(ConfigSection):
     """Folders of files, and where curves go; affects no result."""
 
     logs_dir: Path = key(Path("logs"), "folder that holds the run folders")
@@ -38,7 +38,7 @@ class OutputConfig(Section):
     log_with: Literal["tensorboard", "wandb"] = key("tensorboard", "where curves go; wandb: to Weights & Biases too")
 
 
-class Config(Section):
+class Config(ConfigSection):
     """A complete configuration; `Config()` is the default one."""
 
     market: MarketConfig = key(MarketConfig(), "prices and their split")
@@ -105,11 +105,11 @@ def changed_keys(config: Config, keys: Iterable[str]) -> list[str]:
     return [name for name in keys if attrgetter(name)(config) != attrgetter(name)(default)]
 
 
-def _walk(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:
+def _walk(section: type[ConfigSection], prefix: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:
     """Yield (dotted name, field, whether it is a section) of everything in a section."""
     for name, info in section.model_fields.items():
         inner = info.annotation
-        nested = inner if isinstance(inner, type) and issubclass(inner, Section) else None
+        nested = inner if isinstance(inner, type) and issubclass(inner, ConfigSection) else None
         yield prefix + name, info, nested is not None
         if nested is not None:
             yield from _walk(nested, f"{prefix}{name}.")
@@ -126,7 +126,7 @@ _WORDS = {
     float: "a number",
     str: "a name",
     tuple: "a list of names",
-    Section: "a list of mappings",
+    ConfigSection: "a list of mappings",
     Path: "a path",
     dt.date: "a date such as 2011-12-31",
     dict: "a mapping of keys to {low, high, log, step} or {choices}",
@@ -177,8 +177,9 @@ def _types(annotation: Any) -> list[Any]:
         return list(get_args(annotation))
     if origin in (Union, UnionType):
         return [kind for part in get_args(annotation) for kind in _types(part)]
-    if origin is tuple and isinstance(get_args(annotation)[0], type) and issubclass(get_args(annotation)[0], Section):
-        return [Section]
+    first = next(iter(get_args(annotation)), None)
+    if origin is tuple and isinstance(first, type) and issubclass(first, ConfigSection):
+        return [ConfigSection]
     return [origin or annotation]
 
 

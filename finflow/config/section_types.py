@@ -59,7 +59,7 @@ FilePaths = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
 RateFile = Annotated[Path, BeforeValidator(_refuse_number)]
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """Base of every section: immutable, without unknown keys, NaN or infinities."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

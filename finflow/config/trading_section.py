@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from finflow.config.section_types import (
+    ConfigSection,
     Flag,
     Fraction,
     NonNegativeInt,
@@ -12,12 +13,11 @@ from finflow.config.section_types import (
     Number,
     PositiveInt,
     PositiveNumber,
-    Section,
     key,
 )
 
 
-class AlpacaConfig(Section):
+class AlpacaConfig(ConfigSection):
     """Account at Alpaca; its keys come from the environment alone."""
 
     live: Flag = key(False, "trade real money, which has to be confirmed (--live); otherwise the paper account")
@@ -27,7 +27,7 @@ class AlpacaConfig(Section):
     )
 
 
-class RetrainConfig(Section):
+class RetrainConfig(ConfigSection):
     """Comparison of a retrained agent with the old one (`--mode retrain`), on bars that neither was trained on."""
 
     window: PositiveInt | None = key(None, "bars that a retraining learns from; left out: as many as the old agent")
@@ -37,7 +37,7 @@ class RetrainConfig(Section):
     margin: NonNegativeNumber = key(0.1, "Sharpe ratio a year by which the new agent must lead to replace the old one")
 
 
-class TradingConfig(Section):
+class TradingConfig(ConfigSection):
     """Orders of a decision, what its prices are checked for, and what a retrained agent has to show."""
 
     lot: NonNegativeNumber = key(1.0, "shares of a lot; orders are whole lots; 0: any fraction of a share")

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     FilePaths,
     Flag,
     Fraction,
@@ -15,13 +16,12 @@ from finflow.config.section_types import (
     Number,
     PositiveInt,
     PositiveNumber,
-    Section,
     Share,
     key,
 )
 
 
-class EntropyScheduleConfig(Section):
+class EntropyAnnealing(ConfigSection):
     """Annealing of the entropy coefficient where bcell.alpha_mode is annealed."""
 
     kind: Literal["linear", "cosine", "exponential"] = key("linear", "shape of the schedule")
@@ -39,7 +39,7 @@ class EntropyScheduleConfig(Section):
         return self
 
 
-class TargetEntropyScheduleConfig(Section):
+class TargetEntropyAnnealing(ConfigSection):
     """Schedule of the target entropy where bcell.alpha_mode is auto, in the units of bcell.target_entropy."""
 
     enabled: Flag = key(False, "move the target entropy; otherwise bcell.target_entropy stays")
@@ -49,7 +49,7 @@ class TargetEntropyScheduleConfig(Section):
     steps: PositiveInt | None = key(None, "gradient updates from initial to final; left out: those of the online phase")
 
 
-class RewardNormalizationConfig(Section):
+class RewardNormalizationConfig(ConfigSection):
     """Rewards standardised by their recent past, after the fixed scale; off by default, which keeps the units."""
 
     enabled: Flag = key(False, "normalise rewards as they are sampled, in both phases")
@@ -59,7 +59,7 @@ class RewardNormalizationConfig(Section):
     shift: Flag = key(True, "subtract the mean; otherwise rewards are scaled only and the objective is unchanged")
 
 
-class TrainConfig(Section):
+class TrainConfig(ConfigSection):
     """Length of training, batches, devices, checkpoints and validation."""
 
     seed: Int = key(0, "seed of every random number of a run", ge=0, lt=2**32)
@@ -88,12 +88,12 @@ class TrainConfig(Section):
     )
     profile: Flag = key(False, "write a torch profiler trace of a few updates of each phase into the run folder")
     observation_noise: Share = key(0.0, "deviation of noise on the features to learn from, in units of theirs")
-    entropy_schedule: EntropyScheduleConfig = key(EntropyScheduleConfig(), "annealing of the entropy coefficient")
-    target_entropy_schedule: TargetEntropyScheduleConfig = key(TargetEntropyScheduleConfig(), "target entropy")
+    entropy_schedule: EntropyAnnealing = key(EntropyAnnealing(), "annealing of the entropy coefficient")
+    target_entropy_schedule: TargetEntropyAnnealing = key(TargetEntropyAnnealing(), "target entropy")
     reward_normalization: RewardNormalizationConfig = key(RewardNormalizationConfig(), "rewards by their recent past")
 
 
-class OutOfFoldConfig(Section):
+class OutOfFoldConfig(ConfigSection):
     """Evidence from learners that do not see a block of the training years, which decides how much of it is used."""
 
     blocks: Int = key(4, "blocks of the training years, each held out from one learner; 1: off", ge=1, le=20)
@@ -101,7 +101,7 @@ class OutOfFoldConfig(Section):
     looks: PositiveInt = key(6, "stages of the training at which the blocks' policies are evaluated")
 
 
-class OfflineConfig(Section):
+class OfflineConfig(ConfigSection):
     """Method and data of the offline phase."""
 
     method: Literal["iql", "td3bc", "bc", "none"] = key(
@@ -114,7 +114,7 @@ class OfflineConfig(Section):
     decisions: FilePaths = key((), "CSV files of your own decisions, dates and weights, to learn from as well")
 
 
-class StabilityConfig(Section):
+class StabilityConfig(ConfigSection):
     """Limits of the stability monitor; values are in scaled rewards."""
 
     critic_loss_limit: PositiveNumber = key(20.0, "largest healthy critic loss")
@@ -130,7 +130,7 @@ class StabilityConfig(Section):
 _ROLLBACK_PRESETS = {"conservative": (50, 10, 0.05, 2.0, 0.7), "aggressive": (200, 3, 0.15, 5.0, 0.3)}
 
 
-class RollbackConfig(Section):
+class RollbackConfig(ConfigSection):
     """Triggers and extent of a rollback to an earlier state; intervals are in gradient updates."""
 
     preset: Literal["default", "conservative", "standard", "aggressive"] = key(
@@ -157,7 +157,7 @@ class RollbackConfig(Section):
         return dict(zip(names, _ROLLBACK_PRESETS[given["preset"]], strict=True)) | given
 
 
-class GuardConfig(Section):
+class GuardConfig(ConfigSection):
     """Monitoring of updates and rollback."""
 
     enabled: Flag = key(True, "monitor every update, and roll back to a healthy state where needed")

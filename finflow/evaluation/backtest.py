@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -16,8 +16,8 @@ from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
-from finflow.strategies.rolling_rules import Optimised
-from finflow.strategies.strategy import Information, Memo, Memoised, Strategy
+from finflow.strategies.classical import Optimised
+from finflow.strategies.strategy import Information, Memo, Strategy
 
 FloatArray = NDArray[np.float64]
 Decide = Callable[[int, PortfolioState], FloatArray]
@@ -76,8 +76,7 @@ class Backtest:
     @property
     def wealth(self) -> FloatArray:
         """Wealth of 1 invested before each trade, and at the end, (steps + 1,)."""
-        path: FloatArray = np.cumprod(np.append(1.0, 1.0 + self.returns))
-        return path
+        return np.asarray(np.cumprod(np.append(1.0, 1.0 + self.returns)))
 
 
 class History:
@@ -147,16 +146,14 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
     def decide(step: int, state: PortfolioState) -> FloatArray:
         return targets_of(process, state, strategies, step, bars[step], history)
 
-    names = ("returns", "costs", "turnover", "weights", "rewards")
-    columns: dict[str, list[FloatArray]] = {name: [] for name in names}
-    refused = np.zeros((len(bars), len(strategies)), dtype=np.bool_)
-    for step, (_, outcome) in enumerate(simulate(process, state, decisions, decide)):
-        found = (outcome.simple_return, outcome.cost, outcome.turnover, outcome.filled, outcome.reward)
-        for name, value in zip(columns, found, strict=True):
-            columns[name].append(value)
-        if outcome.refused is not None:
-            refused[step] = outcome.refused
-    tables = {name: np.stack(values, axis=1) for name, values in columns.items()}
+    outcomes = [outcome for _, outcome in simulate(process, state, decisions, decide)]
+    none = np.zeros(len(strategies), dtype=np.bool_)
+    refused = np.stack([none if one.refused is None else one.refused for one in outcomes])
+    names = {"returns": "simple_return", "costs": "cost", "turnover": "turnover", "weights": "filled"}
+    tables = {
+        name: np.stack([getattr(one, field) for one in outcomes], axis=1)
+        for name, field in (names | {"rewards": "reward"}).items()
+    }
     ends = slice(bars.start + 1, bars.stop + 1)
     return tuple(
         Backtest(
@@ -230,8 +227,7 @@ def targets_of(
             date=process.panel.dates[newest],
         )
         target = np.asarray(strategy.decide(information), dtype=np.float64)
-        wrong = _not_a_portfolio(target, process.n_weights)
-        if wrong:
+        if wrong := _not_a_portfolio(target, process.n_weights):
             day = process.panel.dates[bar] if bar < process.panel.n_bars else f"the day after {process.panel.dates[-1]}"
             raise MarketError(
                 f"the strategy {strategy.name} named {wrong} on {day}; a portfolio has "
@@ -245,13 +241,13 @@ def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
     """The fault of a strategy's answer; None where there is none but rounding."""
     if target.shape != (n_weights,):
         return f"numbers of the shape {target.shape}"
-    if not np.isfinite(target).all():
-        return "numbers that are not finite"
-    if target.min() < -ROUNDING:
-        return f"a weight of {target.min():.6g}"
-    if abs(target.sum() - 1.0) > ROUNDING:
-        return f"weights that sum to {target.sum():.6g}"
-    return None
+    least, total = target.min(), target.sum()
+    faults = {
+        "numbers that are not finite": not np.isfinite(target).all(),
+        f"a weight of {least:.6g}": least < -ROUNDING,
+        f"weights that sum to {total:.6g}": abs(total - 1.0) > ROUNDING,
+    }
+    return next((fault for fault, found in faults.items() if found), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,13 +268,11 @@ class ComparisonContext:
         return next(iter(self.makers))
 
     def backtest(
-        self, process: DecisionProcess, window: range | None = None, names: Sequence[str] | None = None
-    ) -> dict[str, Backtest]:
+        self, process: DecisionProcess, window: range | None = None, names: Iterable[str] | None = None
+    ) -> tuple[Backtest, ...]:
         """Run the strategies, all of them or those named, under other conditions or over other bars."""
-        chosen = list(self.makers if names is None else names)
-        window = self.window if window is None else window
-        runs = run_backtests(process, window, [self.makers[name]() for name in chosen])
-        return dict(zip(chosen, runs, strict=True))
+        chosen = self.makers if names is None else names
+        return run_backtests(process, window or self.window, [self.makers[name]() for name in chosen])
 
 
 def with_memos(makers: Mapping[str, Make]) -> dict[str, Make]:
@@ -286,7 +280,7 @@ def with_memos(makers: Mapping[str, Make]) -> dict[str, Make]:
 
     def fresh(make: Make, memo: Memo) -> Strategy:
         strategy = make()
-        if isinstance(strategy, Memoised):
+        if hasattr(strategy, "memo"):
             strategy.memo = memo
         return strategy
 
@@ -305,19 +299,11 @@ def run_shared_backtests(
     others = [one for one in strategies if not isinstance(one, Optimised)]
     if not solving or not others:
         return run_backtests(process, window, strategies)
-    with forked(partial(_backtests_and_fits, process, window, solving)) as elsewhere:
+    with forked(lambda: (run_backtests(process, window, solving), [one.memo for one in solving])) as elsewhere:
         here = iter(run_backtests(process, window, others))
-    runs, fits = elsewhere()
-    for strategy, memo in zip(solving, fits, strict=True):
+    runs, memos = elsewhere()
+    for strategy, memo in zip(solving, memos, strict=True):
         if strategy.memo is not None:
-            strategy.memo.update(memo)
+            strategy.memo.update(memo or {})
     solved = iter(runs)
     return tuple(next(solved if isinstance(one, Optimised) else here) for one in strategies)
-
-
-def _backtests_and_fits(
-    process: DecisionProcess, window: range, strategies: Sequence[Optimised]
-) -> tuple[tuple[Backtest, ...], list[Memo]]:
-    """Backtests, and the memo of each strategy after them; empty where it keeps none."""
-    runs = run_backtests(process, window, strategies)
-    return runs, [{} if one.memo is None else one.memo for one in strategies]

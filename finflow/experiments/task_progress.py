@@ -9,21 +9,20 @@ from __future__ import annotations
 import io
 import os
 import platform
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, Task as RichTask, TextColumn
 
 from finflow.errors import FinflowError, OutputError
-from finflow.files import describe_os_error
+from finflow.files import describe_lack
 from finflow.training.logs.progress_display import Fact, ProgressDisplay, described, duration
 
 R = TypeVar("R")
@@ -49,8 +48,8 @@ def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send
     Raises
     ------
     FinflowError
-        The task's own; an `OutputError` for a file or package that this machine lacks.
-    MemoryError, RuntimeError
+        The task's own; an `OutputError` for a file, package or memory that this machine lacks.
+    RuntimeError
         For any other, in words: an exception of a library need not survive the way to another process.
     """
     global _reporter
@@ -58,30 +57,19 @@ def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send
     try:
         with redirect_stdout(_LineSender(send)):
             return function(**arguments)
-    except FinflowError:
-        raise
-    except OSError as error:
-        raise OutputError(describe_os_error(error)) from error
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
-            place = f"{sys.executable} on {platform.node()}"
-            raise OutputError(f"the package {error.name} is not installed for {place}") from error
-        kind = MemoryError if "MemoryError" in type(error).__name__ else RuntimeError
-        raise kind(f"{type(error).__name__}: {error}") from error
+        if isinstance(error, FinflowError):
+            raise
+        if (lack := describe_lack(error)) is not None:
+            raise OutputError(lack) from error
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
     finally:
         _reporter = None
 
 
-@contextmanager
-def task_folder(kind: str) -> Iterator[Path]:
-    """A temporary folder for a task, removed after the block; what killed processes of this machine left goes too."""
-    host = platform.node()
-    for leftover in Path(tempfile.gettempdir()).glob(f"finflow-{kind}-[0-9]*-{host}-*"):
-        process = leftover.name.removeprefix(f"finflow-{kind}-").partition("-")[0]
-        if process.isdigit() and start_time_of(int(process)) is None:
-            shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"finflow-{kind}-{os.getpid()}-{host}-") as folder:
-        yield Path(folder)
+def task_folder(kind: str) -> TemporaryDirectory[str]:
+    """A temporary folder for a task, removed after the block."""
+    return TemporaryDirectory(prefix=f"finflow-{kind}-{os.getpid()}-")
 
 
 class Reporter(ProgressDisplay):
@@ -138,58 +126,57 @@ class _LineSender(io.StringIO):
 class TaskDisplay:
     """Progress of tasks that run side by side."""
 
-    def __init__(self, kind: str, total: int | None, live: bool = True, of_tasks: bool = True) -> None:
+    def __init__(self, kind: str, total: int, live: bool = True, of_tasks: bool = True) -> None:
         self.kind, self.total, self.of_tasks = kind, total, of_tasks
-        self._stream = sys.stdout
-        self._started: dict[str, float] = {}
-        self._latest: dict[str, str] = {}
+        self._stream, self._last_line = sys.stdout, time.monotonic()
+        self._running: dict[str, RichTask] = {}
         self._ended: set[str] = set()
-        self._last_line = time.monotonic()
-        self._rows: dict[str, TaskID] = {}
-        self._live: Progress | None = None
         console = Console(file=self._stream, highlight=False, markup=False)
-        if live and self._stream.isatty() and not console.is_dumb_terminal:
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(30))
-            facts = TextColumn("{task.fields[facts]}", markup=False)
-            self._live = Progress(*columns, facts, console=console, refresh_per_second=4, transient=True)
-            self._all = self._live.add_task(kind, total=total, facts=self._count)
+        self._live = live and self._stream.isatty() and not console.is_dumb_terminal
+        self._bar = Progress(
+            *(TextColumn("{task.description}", markup=False), BarColumn(30)),
+            TextColumn("{task.fields[facts]}", markup=False),
+            console=console,
+            refresh_per_second=4,
+            transient=True,
+            get_time=time.monotonic,
+            disable=not self._live,
+        )
+        self._all = self._bar.add_task(kind, total=total, facts=self._count)
 
     def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
+        self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._bar.stop()
 
     @property
     def _count(self) -> str:
-        return f"{len(self._ended)} of {self.total}" if self.total is not None else f"{len(self._ended)} done"
+        return f"{len(self._ended)} of {self.total}"
 
     def update(self, name: str, kind: str, content: Any) -> None:
         """Show what is reported of a task: ``begin`` and where, ``lost`` and why, or as of `Send`."""
         if kind == "begin":
             self.begin(name, content)
         elif kind == "lost":
-            self._forget(name)
+            self._bar.remove_task(self._running.pop(name).id)
             self.task_line(name, f"{content}; it is done again")
         elif kind == "line":
             self.task_line(name, str(content))
-        elif name in self._started:
-            self._progress(name, content)
+        elif name in self._running:
+            self._progress(self._running[name], content)
 
     def begin(self, name: str, where: str = "") -> None:
         if name in self._ended:  # a report that comes late
             return
-        if name in self._started:
+        if name in self._running:
             self.update(name, "lost", f"its process or node died; it is on {where} now")
-        self._started[name] = time.monotonic()
+        self._bar.add_task(name, total=None, facts="", phase="")
+        self._running[name] = self._bar.tasks[-1]
         self.task_line(name, f"begun on {where}" if where else "begun", quiet_when_live=True)
-        if self._live is not None:
-            self._rows[name] = self._live.add_task(name, total=None, facts="")
 
     def task_line(self, name: str, text: str, quiet_when_live: bool = False) -> None:
         if self.of_tasks:  # else their outcomes are printed elsewhere
@@ -197,36 +184,30 @@ class TaskDisplay:
 
     def line(self, text: str, quiet_when_live: bool = False) -> None:
         """Show a line that stays."""
-        if self._live is None:
+        if not self._live:
             print(text, file=self._stream, flush=True)
         elif not quiet_when_live:
-            self._live.console.print(text, soft_wrap=True)
+            self._bar.console.print(text, soft_wrap=True)
 
     def end(self, name: str) -> None:
-        began = self._forget(name)
+        task, took = self._running.pop(name, None), ""
+        if task is not None:
+            self._bar.remove_task(task.id)
+            took = f" in {duration(task.elapsed or 0.0)}"
         self._ended.add(name)
-        took = "" if began is None else f" in {duration(time.monotonic() - began)}"
         self.task_line(name, f"done{took} ({self._count})")
-        if self._live is not None:
-            self._live.update(self._all, completed=len(self._ended), facts=self._count)
+        self._bar.update(self._all, completed=len(self._ended), facts=self._count)
 
-    def _progress(self, name: str, content: Mapping[str, Any]) -> None:
+    def _progress(self, task: RichTask, content: Mapping[str, Any]) -> None:
         phase, done, total = str(content["phase"]), int(content["done"]), int(content["total"])
-        facts = described(content["facts"])
-        self._latest[name] = f"{name}: {phase} {100 * done / total if total else 100:.0f} %"
-        if self._live is not None and name in self._rows:
-            shown = "  ".join([phase, f"{done:,} of {total:,}", *facts])
-            self._live.update(self._rows[name], total=total, completed=done, facts=shown)
+        shown = "  ".join([phase, f"{done:,} of {total:,}", *described(content["facts"])])
+        self._bar.update(task.id, total=total, completed=done, facts=shown, phase=phase)
         now = time.monotonic()
-        if self._live is None and now - self._last_line >= LINE_INTERVAL:
+        if not self._live and now - self._last_line >= LINE_INTERVAL:
             self._last_line = now
-            self.line("; ".join([f"{self.kind} {self._count}", *self._latest.values()]))
-
-    def _forget(self, name: str) -> float | None:
-        self._latest.pop(name, None)
-        if self._live is not None and name in self._rows:
-            self._live.remove_task(self._rows.pop(name))
-        return self._started.pop(name, None)
+            begun = [one for one in self._running.values() if one.fields["phase"]]
+            parts = [f"{one.description}: {one.fields['phase']} {one.percentage:.0f} %" for one in begun]
+            self.line("; ".join([f"{self.kind} {self._count}", *parts]))
 
 
 def this_host() -> str:

@@ -13,8 +13,9 @@ import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,37 +73,22 @@ class ComputeResources:
     def in_process(self) -> bool:
         return self.cluster is None and (self.workers or 1) == 1
 
-    def warnings(self) -> list[str]:
-        """Warnings to print before the tasks begin.
-
-        Raises
-        ------
-        ConfigError
-            If there are no workers.
-        """
+    def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers is {self.workers}, and must be 1 or more")
+
+    def warnings(self) -> list[str]:
+        """Warnings to print before the tasks begin."""
         cores, workers = available_cores(), self.workers or 1
-        if self.cluster is None and workers > 1 and workers * self.threads > cores:
-            each, more = f" of {self.threads} threads" if self.threads > 1 else "", "s" if cores > 1 else ""
-            best = max(cores // self.threads, 1)
-            return [
-                f"{workers} workers{each} on {cores} core{more} wait for each other, no faster than {best} would be"
-            ]
-        return []
+        if self.cluster is not None or workers == 1 or workers * self.threads <= cores:
+            return []
+        each, more = f" of {self.threads} threads" if self.threads > 1 else "", "s" if cores > 1 else ""
+        best = max(cores // self.threads, 1)
+        return [f"{workers} workers{each} on {cores} core{more} wait for each other, no faster than {best} would be"]
 
-    @contextmanager
-    def ready(self) -> Iterator[None]:
-        """Check that tasks can run, before anything is written for them; a cluster stays joined meanwhile.
-
-        Raises
-        ------
-        ConfigError
-            If there are no workers, or no cluster answers.
-        """
-        self.warnings()
-        with nullcontext() if self.cluster is None else connected(self.cluster):
-            yield
+    def ready(self) -> AbstractContextManager[Any]:
+        """Check that a cluster answers, before anything is written for tasks; it stays joined in the block."""
+        return nullcontext() if self.cluster is None else connected(self.cluster)
 
     def environment(self, place: int) -> dict[str, str]:
         """Environment of a local worker: its threads, and its own GPU where there are several."""
@@ -116,24 +102,11 @@ class ComputeResources:
                 values[VISIBLE_DEVICES] = names[place % len(names)]
         return values
 
-    @contextmanager
-    def pool(self, shared: Mapping[str, Any]) -> Iterator[LocalWorkers | RayWorkers]:
-        """Workers of tasks, in other processes."""
-        if self.cluster is None:
-            local = LocalWorkers(perform, shared, self.workers or 1, self.environment, self.retries, reports=True)
-            with closing(local) as workers:
-                yield workers
-            return
-        with connected(self.cluster) as ray:
-            remote = RayWorkers(ray, perform, shared, self.threads, self.retries, self.device, reports=True)
-            with closing(remote):
-                yield remote
-
 
 def run_tasks(
-    tasks: Iterable[Task],
+    tasks: Sequence[Task],
     resources: ComputeResources,
-    on_done: OnDone | None = None,
+    on_done: OnDone = lambda task, result: None,
     shared: Mapping[str, Any] | None = None,
     kind: str = "tasks",
 ) -> list[Result]:
@@ -141,8 +114,6 @@ def run_tasks(
 
     Parameters
     ----------
-    tasks : iterable of Task
-        Drawn from when there is room for another, and after `on_done` of those that have ended.
     on_done : callable, optional
         Takes each task and its result, in this process, in the order that they end in.
     shared : mapping, optional
@@ -157,59 +128,53 @@ def run_tasks(
     KeyboardInterrupt
         After Ctrl-C, when every task had time to stop. The results of finished tasks were passed to `on_done`.
     """
-    total = len(tasks) if isinstance(tasks, list | tuple) else None
-    with TaskDisplay(kind, total, live=not resources.in_process) as display:
+    shared, results = shared or {}, []
+    with TaskDisplay(kind, len(tasks), live=not resources.in_process) as display, ExitStack() as stack:
         for warning in resources.warnings():
             display.line(f"warning: {warning}")
-        if resources.in_process:
-            return _run_here(tasks, on_done, shared or {}, display)
-        with resources.pool(shared or {}) as workers:
+        if not resources.in_process:
+            workers: LocalWorkers | RayWorkers
+            retries = resources.retries
+            if resources.cluster is None:
+                workers = LocalWorkers(perform, shared, resources.workers or 1, resources.environment, retries, True)
+            else:
+                ray = stack.enter_context(connected(resources.cluster))
+                workers = RayWorkers(ray, perform, shared, resources.threads, retries, resources.device, True)
+            stack.enter_context(closing(workers))
             return _run_elsewhere(tasks, on_done, workers, resources, display)
-
-
-def _run_here(
-    tasks: Iterable[Task], on_done: OnDone | None, shared: Mapping[str, Any], display: TaskDisplay
-) -> list[Result]:
-    results = []
-    for number, task in enumerate(tasks, start=1):
-        display.line(task.name if display.total is None else f"{task.name} ({number} of {display.total})")
-        with _named(task, FinflowError):
-            results.append(task.function(**shared, **task.arguments))
-        if on_done is not None:
+        for number, task in enumerate(tasks, start=1):
+            display.line(f"{task.name} ({number} of {len(tasks)})")
+            with _named(task):
+                results.append(task.function(**shared, **task.arguments))
             on_done(task, results[-1])
     return results
 
 
 def _run_elsewhere(
-    tasks: Iterable[Task],
-    on_done: OnDone | None,
+    tasks: Sequence[Task],
+    on_done: OnDone,
     workers: LocalWorkers | RayWorkers,
     resources: ComputeResources,
     display: TaskDisplay,
 ) -> list[Result]:
-    waiting, results = iter(tasks), dict[int, Result]()
+    waiting, results = deque(enumerate(tasks)), dict[int, Result]()
     running: dict[Any, tuple[int, Task]] = {}  # by handle
-    begun = 0
 
     def take(handle: Any) -> None:
         number, task = running.pop(handle)
-        with _named(task, Exception):
+        with _named(task):
             results[number] = workers.result(handle)
         display.end(task.name)
-        if on_done is not None:
-            on_done(task, results[number])
+        on_done(task, results[number])
 
     if workers.size < 1:
         display.line(f"no node of the cluster offers processors ({resources.threads} a task): waiting for one")
     try:
         with stopping_at_once():
-            while True:
-                most = max(1, min(workers.size, resources.workers or workers.size))
-                while len(running) < most and (task := next(waiting, None)) is not None:
-                    running[workers.submit(task.name, task.function, dict(task.arguments))] = begun, task
-                    begun += 1
-                if not running:
-                    return [results[number] for number in range(begun)]
+            while waiting or running:
+                while waiting and len(running) < max(1, min(workers.size, resources.workers or workers.size)):
+                    number, task = waiting.popleft()
+                    running[workers.submit(task.name, task.function, dict(task.arguments))] = number, task
                 ended = workers.done(list(running), POLL_INTERVAL)
                 for report in workers.reports():
                     display.update(*report)
@@ -222,14 +187,15 @@ def _run_elsewhere(
             with suppress(Exception, KeyboardInterrupt):  # errors of stopped tasks
                 take(handle)
         raise
+    return [results[number] for number in range(len(tasks))]
 
 
 @contextmanager
-def _named(task: Task, kind: type[Exception]) -> Iterator[None]:
-    """Put the task's name before its errors of a kind."""
+def _named(task: Task) -> Iterator[None]:
+    """Put the task's name before its errors."""
     try:
         yield
-    except kind as error:
+    except (FinflowError, RuntimeError) as error:
         raise type(error)(f"{task.name}: {error}") from error
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from finflow.errors import CheckpointError, OutputError
-from finflow.tensor_file import write_tensors
+from finflow.tensor_file import without_prefix, write_tensors
 
 BEST, LATEST, PRETRAINED = "checkpoint_best", "checkpoint_latest", "checkpoint_pretrained"
 SUFFIX = ".safetensors"
@@ -281,11 +281,6 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
             raise TypeError(f"it is of the type {type(state).__name__}, not {type(value).__name__}")
         return copy.deepcopy(state)
     return value
-
-
-def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Select the tensors whose names begin with a prefix, under their names without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def check_like(given: Tensor, expected: Tensor) -> None:

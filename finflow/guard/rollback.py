@@ -14,8 +14,9 @@ from typing import Any, Literal, Self
 from torch import Tensor
 
 from finflow.config import Config, RollbackConfig
-from finflow.guard.checkpoint_folder import capture, restore, without_prefix
+from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.signals import RobustWindow
+from finflow.tensor_file import without_prefix
 
 LEAST_CHECKS = 5  # before losses and rewards are compared with their past
 USUAL_SPREAD = 6.0  # deviations that are usual

@@ -1,8 +1,7 @@
 """The ledger: growth, trades and their costs. One source of truth for environment, backtest and data.
 
 Weights are shares of wealth over K = assets + cash, cash last, long only. Everything is written against the array
-API: torch runs it batched and differentiably. NumPy's portfolios in double precision take the same arithmetic
-compiled (``ledger.compiled``), with the same bits.
+API: NumPy runs it in batches, torch differentiably too.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
-from finflow.ledger import compiled
 from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed, turnover as portfolio_turnover
 from finflow.ledger.costs import CostModel, MarketState, proportional_rates
 
+WEALTH_TOLERANCE = 1e-15
+MAX_ITERATIONS = 200
 SOLVED = 1e-12  # left over where rounding, or a root at no trade, keeps the last digits moving
 HALT_ROUNDS = 8  # each leaves a thousandth of the error or less, at costs of ten basis points
 
@@ -86,13 +86,9 @@ def orders(
     dividends : array, (batch, assets), optional
         Share of each asset's value at the fill that is paid in cash, of what is held and of what is aimed at alike.
     """
-    if is_compiled(weights):
-        wanted = np.ascontiguousarray(action, dtype=np.float64)
-        paid = np.empty((0, 0)) if dividends is None else dividends
-        return compiled.orders(weights, wanted, growth, listed, limits[:], lag > 0, paid)
     held = drift(weights, growth, dividends)
     before = pay_out(held, listed)
-    target = as_portfolio(action)
+    target = as_portfolio(_contiguous(action))
     if lag > 0:
         target = drift(target, growth, dividends)
     return before, apply_limits(before, keep_listed(target, listed, held), limits)
@@ -132,12 +128,11 @@ def settle(
     if halted is None or not bool(xp.any(halted)):
         return _settle(before, target, costs, wealth, market)
     factor = xp.ones_like(wealth)
-    done = _settle(before, _keep_halted(before, target, halted, factor), costs, wealth, market)
-    for _ in range(HALT_ROUNDS):
+    for _ in range(1 + HALT_ROUNDS):
+        done = _settle(before, _keep_halted(before, target, halted, factor), costs, wealth, market)
         if not bool(xp.any(done.wealth_factor != factor)):
             break
         factor = done.wealth_factor
-        done = _settle(before, _keep_halted(before, target, halted, factor), costs, wealth, market)
     return done
 
 
@@ -160,16 +155,12 @@ def _keep_halted(before: Any, target: Any, halted: Any, wealth_factor: Any) -> A
 
 def _settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None) -> Settlement:
     """Trade as `settle` does where no asset is halted."""
-    xp = array_namespace(before)
-    rates = proportional_rates(costs) if is_compiled(before) else None
-    if rates is not None:
-        weights, turnover, factor, last, solved = compiled.settle(before, _contiguous(target), rates)
-    else:
-        solve = _differentiable_factor if is_torch_array(before) else _wealth_factor
-        factor, last, solved = solve(before, target, costs, wealth, market)
-        cash = xp.clip(1.0 - xp.sum(target[..., :-1], axis=-1, keepdims=True), 0.0)
-        weights = xp.concat([target[..., :-1], cash], axis=-1)
-        turnover = portfolio_turnover(before, target)
+    xp, target = array_namespace(before), _contiguous(target)
+    solve = _differentiable_factor if is_torch_array(before) else _wealth_factor
+    factor, last, solved = solve(before, target, costs, wealth, market)
+    cash = xp.clip(1.0 - xp.sum(target[..., :-1], axis=-1, keepdims=True), 0.0)
+    weights = xp.concat([target[..., :-1], cash], axis=-1)
+    turnover = portfolio_turnover(before, target)
     if solved and bool(xp.min(factor) > 0.0):
         return Settlement(weights, factor, turnover)
     affordable = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
@@ -184,7 +175,8 @@ def _settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mar
 
 
 def _contiguous(weights: Any) -> Any:
-    return np.ascontiguousarray(weights, dtype=np.float64)
+    """NumPy's portfolios in double precision and row by row: the order in memory decides the order of their sums."""
+    return np.ascontiguousarray(weights, dtype=np.float64) if isinstance(weights, np.ndarray) else weights
 
 
 def _differentiable_factor(
@@ -198,11 +190,11 @@ def _differentiable_factor(
 
     held, wanted = before[..., :-1], target[..., :-1]
     start, end, account = before.detach(), target.detach(), wealth.detach()
-    on_processor = before.device.type == "cpu" and is_compiled(start.numpy())
+    on_processor = before.device.type == "cpu" and before.dtype == torch.float64
     rates = proportional_rates(costs) if on_processor else None
     if rates is not None:
-        *_, root, before_root, solved = compiled.settle(start.numpy(), _contiguous(end.numpy()), rates)
-        factor, last = torch.from_numpy(root), torch.from_numpy(before_root)
+        *found, solved = _wealth_factor(start.numpy(), _contiguous(end.numpy()), costs, account.numpy(), None)
+        factor, last = (torch.from_numpy(one) for one in found)
     else:
         factor, last, solved = _wealth_factor(start, end, costs, account, market)
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in (before, target, wealth)):
@@ -232,16 +224,18 @@ def _wealth_factor(
     xp = array_namespace(before)
     held, wanted = before[..., :-1], target[..., :-1]
     factor, last, solved = xp.ones_like(wealth), xp.ones_like(wealth), False
-    for _ in range(compiled.MAX_ITERATIONS):
-        last, factor = factor, 1.0 - costs.share(factor[..., None] * wanted - held, wealth, market)
+    rates = proportional_rates(costs)
+    for _ in range(MAX_ITERATIONS):
+        trades = factor[..., None] * wanted - held
+        if rates is None:
+            cost = costs.share(trades, wealth, market)
+        else:
+            traded = xp.sum(xp.abs(trades), axis=-1)
+            cost = sum(rate * traded for rate in rates.tolist())
+        last, factor = factor, 1.0 - cost
         if costs.needs_market:
             factor = xp.clip(factor, 0.0)  # where it is no contraction, it must not run away either
-        solved = not bool(xp.max(xp.abs(factor - last)) > compiled.WEALTH_TOLERANCE)
+        solved = not bool(xp.max(xp.abs(factor - last)) > WEALTH_TOLERANCE)
         if solved:
             break
     return factor, last, solved
-
-
-def is_compiled(weights: Any) -> bool:
-    """True for portfolios of NumPy's in double precision, which the compiled arithmetic takes."""
-    return isinstance(weights, np.ndarray) and weights.dtype == np.float64 and weights.ndim == 2

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,12 +20,10 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.reward_queue import queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
-from finflow.market.panel import MarketPanel
 from finflow.offline.data_card import data_card
 from finflow.offline.dataset import (
     COLUMNS,
     COVERAGE,
-    DECISIONS,
     SOURCES,
     VERSION,
     OfflineDataset,
@@ -35,7 +31,7 @@ from finflow.offline.dataset import (
     Rows,
     join_rows,
 )
-from finflow.offline.imported_decisions import ImportedDecisions, price_decisions, read_decisions
+from finflow.offline.imported_decisions import price_decisions, read_decisions
 from finflow.provenance import code_hash
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
@@ -50,42 +46,21 @@ AIM_SMOOTHING = 0.1  # every rule holds some of each asset: hundredfold changes 
 NOISE_SCALES = (0.0, 0.1, 0.3)  # deviation of log weights
 
 
-@dataclass(frozen=True)
-class BehaviourSettings:
-    """Settings of the behaviour in each of N episodes, (N,) each."""
-
-    source: NDArray[np.int64]
-    variant: NDArray[np.int64]
-    interval: NDArray[np.int64]
-    phase: NDArray[np.int64]
-    trade_rate: NDArray[np.float64]
-    noise_scale: NDArray[np.float64]
-
-
-def draw_settings(rng: np.random.Generator, size: int, n_variants: int) -> BehaviourSettings:
-    """Draw the settings of N episodes; the sources come in fixed shares, in random order."""
-    n_coverage = round(COVERAGE_SHARE * size)
-    sources = np.concatenate([np.full(n_coverage, COVERAGE), np.arange(size - n_coverage) % len(FAMILIES)])
-    interval = rng.choice(INTERVALS, size=size)
-    low, high = np.log(TRADE_RATES)
-    return BehaviourSettings(
-        source=rng.permutation(sources),
-        variant=rng.integers(n_variants, size=size),
-        interval=interval,
-        phase=rng.integers(interval),
-        trade_rate=np.exp(rng.uniform(low, high, size=size)),
-        noise_scale=rng.choice(NOISE_SCALES, size=size),
-    )
-
-
 class Behaviour:
-    """Behaviour of N episodes at once, N being ``size``."""
+    """Behaviour of N episodes at once, N being ``size``; their sources come in fixed shares, in random order."""
 
     def __init__(self, process: DecisionProcess, size: int, rng: np.random.Generator) -> None:
         self.process = process
         self.rng = rng
         self.tables: NDArray[np.float64] = np.stack([family_tables(process.panel, family) for family in FAMILIES])
-        self.settings = draw_settings(rng, size, n_variants=self.tables.shape[1])
+        n_coverage, (low, high) = round(COVERAGE_SHARE * size), np.log(TRADE_RATES)
+        sources = np.concatenate([np.full(n_coverage, COVERAGE), np.arange(size - n_coverage) % len(FAMILIES)])
+        self.interval = rng.choice(INTERVALS, size=size)
+        self.source = rng.permutation(sources)
+        self.variant = rng.integers(self.tables.shape[1], size=size)
+        self.phase = rng.integers(self.interval)
+        self.trade_rate = np.exp(rng.uniform(low, high, size=size))
+        self.noise_scale = rng.choice(NOISE_SCALES, size=size)
         self.complete = bool((process.asset_features[:, :, -1] > 0.0).all())
 
     def decide(self, state: PortfolioState, step: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -93,28 +68,24 @@ class Behaviour:
 
         Returns targets (N, K), and the source of each decision (N,): that of the episode, or the coverage mixture.
         """
-        settings = self.settings
         weights = self.process.observed_portfolio(state)[:, : self.process.n_weights]
         listed = None if self.complete else self.process.known_listed(state.bar)
         aim = smooth(self._aims(state, listed), AIM_SMOOTHING, listed)
-        wanted = weights + settings.trade_rate[:, None] * (aim - weights)
-        noise = settings.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
+        wanted = weights + self.trade_rate[:, None] * (aim - weights)
+        noise = self.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
         wanted = wanted * np.exp(noise)
         wanted /= wanted.sum(axis=1, keepdims=True)
-        due = (step + settings.phase) % settings.interval == 0
+        due = (step + self.phase) % self.interval == 0
         targets = np.where(due[:, None], wanted, weights)
         jumps = self.rng.random(len(weights)) < JUMP_RATE
         elsewhere, _ = draw_coverage(self.rng, len(weights), weights.shape[1], listed)
-        return np.where(jumps[:, None], elsewhere, targets), np.where(jumps, COVERAGE, settings.source)
+        return np.where(jumps[:, None], elsewhere, targets), np.where(jumps, COVERAGE, self.source)
 
     def _aims(self, state: PortfolioState, listed: NDArray[np.bool_] | None) -> NDArray[np.float64]:
         """Portfolios that the sources of the episodes aim at, (N, K)."""
-        source = self.settings.source
-        covering = source == COVERAGE
-        aims, _ = draw_coverage(self.rng, len(source), self.process.n_weights, listed)
-        family = np.minimum(source, COVERAGE - 1)
-        named: NDArray[np.float64] = self.tables[family, self.settings.variant, state.bar - self.process.lag]
-        return np.where(covering[:, None], aims, named)
+        aims, _ = draw_coverage(self.rng, len(self.source), self.process.n_weights, listed)
+        named = self.tables[np.minimum(self.source, COVERAGE - 1), self.variant, state.bar - self.process.lag]
+        return np.where((self.source == COVERAGE)[:, None], aims, named)
 
 
 def collect(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> OfflineDataset:
@@ -127,8 +98,16 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
     if isinstance(window, range):
         for path in config.offline.decisions:
             decisions = read_decisions(path, process.panel, window.stop)
-            parts.append(price_decisions(process, window, decisions, config.env.episode_length, DECISIONS))
-            accounts.append(summarise_decisions(decisions, parts[-1]))
+            parts.append(price_decisions(process, window, decisions, config.env.episode_length))
+            accounts.append(
+                {
+                    "file": decisions.file,
+                    "rows_used": len(decisions.bar),
+                    "rows_after_the_training_window": decisions.later,
+                    "rows_before_the_first_bar": decisions.earlier,
+                    "transitions": len(parts[-1]["bar"]),
+                }
+            )
     elif config.offline.decisions:
         raise ConfigError(
             "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
@@ -198,50 +177,30 @@ def _record(env: PortfolioVectorEnv, behaviour: Behaviour, recorder: Recorder, l
             source = np.where(restarted, fresh_source, next_source)
 
 
-def summarise_decisions(decisions: ImportedDecisions, rows: Rows) -> dict[str, Any]:
-    """Counts of a user's decisions that were used or left out, for the data card."""
-    return {
-        "file": decisions.file,
-        "rows_used": len(decisions.bar),
-        "rows_after_the_training_window": decisions.later,
-        "rows_before_the_first_bar": decisions.earlier,
-        "transitions": len(rows["bar"]),
-    }
-
-
 def made_by(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> dict[str, str]:
     """Hashes of all that decides a dataset, by name, so that a mismatch can name what differs."""
     windows = [window] if isinstance(window, range) else list(window)
     stop = windows[-1].stop
     panel = process.panel.until(min(stop, process.panel.n_bars))
+    # Of a reward model and of the user's files what is read of them decides, and nothing of where they lie.
+    objectives = config.objectives.model_dump_json(exclude={"workers", "preference"}).encode()
+    if config.objectives.preference.model is not None:
+        objectives += config.objectives.preference.model.read_bytes()
+    files = [read_decisions(path, panel, panel.n_bars).sha256 for path in config.offline.decisions]
     return {
         "version": str(VERSION),
         "prices": panel.sha256,
         "training window": ", ".join(f"{panel.dates[one.start]} to {panel.dates[one.stop - 1]}" for one in windows),
         "features": _hash(process.asset_features[:stop].tobytes() + process.market_features[:stop].tobytes()),
         "costs and execution": _hash(config.env.model_dump_json().encode()),
-        "objectives": _objectives_hash(config),
+        "objectives": _hash(objectives),
         "episodes": str(config.train.offline_episodes),
         "seed": str(config.train.seed),
-        "decisions": _decisions_hash(config, panel),
+        "decisions": _hash("".join(files).encode()) if files else "none",
         "ledger": code_hash(("ledger",)),
         "code": code_hash(ROOMS_THAT_DECIDE),
     }
 
 
-def _objectives_hash(config: Config) -> str:
-    """Hash of the reward: of what is read of a reward model, and nothing of where it lies."""
-    plain = config.objectives.model_dump_json(exclude={"workers", "preference"}).encode()
-    model = config.objectives.preference.model
-    return _hash(plain if model is None else plain + model.read_bytes())
-
-
-def _decisions_hash(config: Config, panel: MarketPanel) -> str:
-    """Hash of what is read of the user's files, and nothing of where they lie."""
-    files = [read_decisions(path, panel, panel.n_bars) for path in config.offline.decisions]
-    return _hash("".join(decisions.sha256 for decisions in files).encode()) if files else "none"
-
-
-@cache
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]

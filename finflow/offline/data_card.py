@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.evaluation.page.section import table_lines
@@ -18,6 +20,7 @@ from finflow.offline.dataset import SOURCES, Rows
 Weights = NDArray[np.float64]
 
 QUANTILES = {"5%": 0.05, "median": 0.5, "95%": 0.95}
+TRADES = ("mean_turnover", *(f"turnover_{label}" for label in QUANTILES))
 TRADED = 1e-6  # turnover under this is rounding: the portfolio was held
 #: Figure of an episode -> its heading in the table, and its format.
 FIGURES = {
@@ -38,11 +41,7 @@ REGIONS = {
 }
 
 
-def data_card(
-    rows: Rows,
-    panel: MarketPanel,
-    files: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
+def data_card(rows: Rows, panel: MarketPanel, files: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """Describe what was collected: JSON-able, the same for the same data; six digits; None for what is undefined.
 
     Counts, coverage and trades of a family are those of the transitions it decided. Returns are of whole episodes,
@@ -52,19 +51,22 @@ def data_card(
     starts = np.flatnonzero(np.diff(rows["episode"], prepend=-1))
     owners = np.minimum.reduceat(rows["family"], starts)
     edges = pairwise([*starts.tolist(), len(rows["bar"])])
-    figures = [_episode_figures(rows, slice(*edge), panel.bars_per_year) for edge in edges]
+    figures = pd.DataFrame([_episode_figures(rows, slice(*edge), panel.bars_per_year) for edge in edges])
     families = {}
     for index, name in enumerate(SOURCES):
         decided = rows["family"] == index
         if not decided.any():
             continue
-        own = [figure for figure, owner in zip(figures, owners, strict=True) if owner == index]
+        own = figures[owners == index]
+        turnover = rows["turnover"][decided]
+        traded = turnover[turnover > TRADED]
+        trades = _spread(traded).values()
         families[name] = {
             "transitions": int(decided.sum()),
             "episodes": len(own),
             "mean_reward": float(rows["reward"][decided].mean()),
-            "returns": _returns(own),
-            "trades": _trades(rows["turnover"][decided]),
+            "returns": {name: _spread(own[name].to_numpy()) for name in FIGURES},
+            "trades": {"share_that_trade": len(traded) / len(turnover), **dict(zip(TRADES, trades, strict=True))},
             "coverage": regions(rows["action"][decided], panel.assets),
         }
     days = panel.dates[rows["bar"]]
@@ -78,8 +80,12 @@ def data_card(
         "families": families,
         "decision_files": [dict(file) for file in files],
     }
-    rounded: dict[str, Any] = _rounded(card)
-    return rounded
+    # six digits to each number, and None for what is not finite
+    return dict(
+        json.loads(
+            json.dumps(card), parse_float=lambda text: float(f"{float(text):.6g}"), parse_constant=lambda _: None
+        )
+    )
 
 
 def regions(actions: Weights, assets: Sequence[str]) -> dict[str, Any]:
@@ -149,40 +155,13 @@ def _episode_figures(rows: Rows, part: slice, year: int) -> dict[str, float]:
     }
 
 
-def _returns(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Mean and quantiles over episodes of every figure; undefined ones, as of a portfolio all in cash, are left out."""
-    table: dict[str, dict[str, float]] = {}
-    for name in FIGURES:
-        values = np.array([episode[name] for episode in episodes])
-        values = values[np.isfinite(values)]
-        table[name] = {"mean": float(values.mean()) if values.size else math.nan, **_quantiles(values)}
-    return table
-
-
-def _trades(turnover: NDArray[np.float64]) -> dict[str, float]:
-    traded = turnover[turnover > TRADED]
-    return {
-        "share_that_trade": len(traded) / len(turnover),
-        "mean_turnover": float(traded.mean()) if traded.size else math.nan,
-        **{f"turnover_{label}": value for label, value in _quantiles(traded).items()},
-    }
-
-
-def _quantiles(values: NDArray[np.float64]) -> dict[str, float]:
-    """Quantiles by their names; NaN of no values."""
-    return {label: float(np.quantile(values, share)) if values.size else math.nan for label, share in QUANTILES.items()}
+def _spread(values: NDArray[np.float64]) -> dict[str, float]:
+    """Mean and quantiles; undefined values, as of a portfolio all in cash, are left out, and NaN where all are."""
+    values = values[np.isfinite(values)]
+    quantiles = np.quantile(values, list(QUANTILES.values())) if values.size else [math.nan] * len(QUANTILES)
+    mean = float(values.mean()) if values.size else math.nan
+    return {"mean": mean, **dict(zip(QUANTILES, map(float, quantiles), strict=True))}
 
 
 def _shown(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-def _rounded(value: Any) -> Any:
-    """The same structure with six digits to each number, and None for what is not finite."""
-    if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(inner) for inner in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value

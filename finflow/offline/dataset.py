@@ -65,8 +65,6 @@ class Recorder:
 
     def replace(self, name: str, values: Sequence[NDArray[Any]]) -> None:
         """Replace a column by the values of each step, (N, ...), that were computed later."""
-        if len(values) != len(self._steps[name]):
-            raise ValueError(f"{len(values)} values of {name} for {len(self._steps[name])} steps")
         self._steps[name] = [np.asarray(value) for value in values]
 
     def rows(self) -> Rows:
@@ -77,11 +75,8 @@ class Recorder:
 
 def join_rows(parts: list[Rows]) -> Rows:
     """Rows of several recordings, one after the other; episodes are numbered on."""
-    first = 0
-    numbered = []
-    for part in parts:
-        numbered.append({**part, "episode": part["episode"] + first})
-        first = int(numbered[-1]["episode"].max()) + 1
+    first = np.cumsum([0, *(part["episode"].max() + 1 for part in parts)])
+    numbered = [{**part, "episode": part["episode"] + count} for part, count in zip(parts, first[:-1], strict=True)]
     return {name: np.concatenate([part[name] for part in numbered]) for name in parts[0]}
 
 
@@ -208,7 +203,7 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
         raise FinflowError(f"there is no dataset {path}") from None
     except Exception as error:  # damaged bytes make NumPy and zipfile fail in more ways than can be listed
         raise FinflowError(f"{path} is not a complete finflow dataset ({one_line(error)}); {ANEW}") from error
-    different = [name for name in expected or {} if found.get(name) != (expected or {})[name]]
+    different = [name for name, value in (expected or {}).items() if found.get(name) != value]
     if different:
         raise FinflowError(
             f"{path} was collected with other {', '.join(different)}; collect it anew with --recollect, or use another "

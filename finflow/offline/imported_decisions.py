@@ -7,27 +7,28 @@ information set as everywhere. Between two rows the portfolio is held and drifts
 from __future__ import annotations
 
 import csv
-import datetime as dt
 import difflib
 import hashlib
+import io
 import math
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.env.coverage import smooth
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import ConfigError, first_few
+from finflow.files import read_text_input
 from finflow.ledger.accounting import drift
 from finflow.market.panel import MarketPanel
-from finflow.offline.dataset import Recorder, Rows
+from finflow.offline.dataset import DECISIONS, Recorder, Rows
 
 SUM_TOLERANCE = 1e-3  # twenty weights written with four digits may miss one by that much
-_ISO = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CASH = "cash"
 
 
@@ -62,52 +63,110 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecision
 
     The first column is ``date`` (YYYY-MM-DD), then one an asset by its name, and ``cash`` if wanted; an asset without a
     column has weight 0, and cash without one is the remainder. A date that is not a bar counts as the bar before it.
-    Nothing is guessed or repaired, but a sum within 0.001 of one is divided out. A ConfigError for the first mistake,
-    with its line.
+    Nothing is guessed or repaired, but a sum within 0.001 of one is divided out. A ConfigError for a mistake, with its
+    line.
     """
+    text = read_text_input(path, "offline.decisions", ConfigError, "a CSV file")
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, strict=True)
-            table = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path} (offline.decisions)") from None
-    except OSError as error:
-        raise ConfigError(f"{path} (offline.decisions) cannot be read: {error.strerror or error}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path} is not a CSV file of UTF-8 text ({error})") from None
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        table = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
+    except csv.Error as error:
+        raise ConfigError(f"{path} is not a CSV file ({error})") from None
     if not table:
         raise ConfigError(f"{path} is empty; expected a header line with date and one column an asset")
-    columns = _columns(path, table[0][1], panel.assets)
-    dates: list[dt.date] = []
-    for line, cells in table[1:]:
-        if len(cells) != len(columns) + 1:
-            raise ConfigError(f"{path}, line {line}: {len(cells)} cells under {len(columns) + 1} columns")
-        dates.append(_date(path, line, cells[0], dates[-1] if dates else None))
-    known = np.searchsorted(panel.dates, np.array(dates, dtype="datetime64[D]"), side="right") - 1
-    late = np.array(dates, dtype="datetime64[D]") > panel.dates[end - 1]
-    used = np.flatnonzero(~late & (known >= 0))
-    weights = np.zeros((len(used), panel.n_assets + 1))
-    for row, place in enumerate(used):
-        line, cells = table[place + 1]
-        where = f"{path}, line {line}"
-        if row and known[used[row - 1]] == known[place]:
-            raise ConfigError(
-                f"{where}: {cells[0]} is not a bar and counts as {panel.dates[known[place]]}, for which the row before "
-                "decides already; leave one of them out"
-            )
-        weights[row] = _weights(where, columns, cells[1:], panel, int(known[place]))
-    return ImportedDecisions(path.name, known[used].astype(np.int64), weights, int(late.sum()), int((known < 0).sum()))
+    places, names = _places(path, table[0][1], panel.assets), (*panel.assets, _CASH)
+    lines, rows = [line for line, _ in table[1:]], [cells for _, cells in table[1:]]
+
+    def refuse(wrong: NDArray[np.bool_], say: Callable[..., str]) -> None:
+        """Raise an error if a row is wrong, and say what the first one has, by its number and the column's."""
+        if wrong.any():
+            row, *column = np.argwhere(wrong)[0].tolist()
+            raise ConfigError(f"{path}, line {lines[row]}: {say(row, *column)}")
+
+    width = len(places) + 1
+    refuse(
+        np.array([len(cells) != width for cells in rows]), lambda row: f"{len(rows[row])} cells under {width} columns"
+    )
+    texts = pd.Series([cells[0] for cells in rows], dtype=object)
+    formed = texts.where(texts.str.fullmatch(r"\d{4}-\d{2}-\d{2}"))
+    days = pd.to_datetime(formed, format="%Y-%m-%d", errors="coerce").to_numpy("datetime64[D]")
+    refuse(np.isnat(days), lambda row: f"{texts[row][:40]!r} is not a date of the form YYYY-MM-DD")
+    refuse(np.append(False, days[1:] == days[:-1]), lambda row: f"{days[row]} appears twice")
+    refuse(
+        np.append(False, days[1:] < days[:-1]),
+        lambda row: f"{days[row]} follows {days[row - 1]}: sort the rows by date",
+    )
+    known = np.searchsorted(panel.dates, days, side="right") - 1
+    late = days > panel.dates[end - 1]
+    used = ~late & (known >= 0)
+    refuse(
+        used & (np.diff(known, prepend=-1) == 0),
+        lambda row: (
+            f"{texts[row]} is not a bar and counts as {panel.dates[known[row]]}, for which the row before "
+            "decides already; leave one of them out"
+        ),
+    )
+    stated, weights = np.zeros((len(rows), len(places))), np.zeros((len(rows), len(names)))
+    for row in np.flatnonzero(used):
+        stated[row] = [_number(cell) for cell in rows[row][1:]]
+    weights[:, places] = stated
+    said = "the weight of {} is {}, not {}".format
+    refuse(~np.isfinite(stated), lambda row, at: said(names[places[at]], repr(rows[row][at + 1][:40]), "a number"))
+    refuse(
+        (stated < 0.0) | (stated > 1.0 + SUM_TOLERANCE),
+        lambda row, at: said(names[places[at]], rows[row][at + 1][:40], "between 0 and 1"),
+    )
+    refuse(
+        (weights[:, :-1] > 0.0) & ~panel.listed[known],
+        lambda row, asset: f"{names[asset]} has no price on {panel.dates[known[row]]}, so it cannot be held then",
+    )
+    totals = weights.sum(axis=1)
+    wrong = used & (np.abs(totals - 1.0) > SUM_TOLERANCE)
+    if len(panel.assets) not in places:
+        weights[:, -1] = np.maximum(1.0 - totals, 0.0)
+        wrong &= totals >= 1.0
+    refuse(wrong, lambda row: f"the weights sum to {totals[row]:g}, not to 1")
+    portfolios = weights[used] / weights[used].sum(axis=1, keepdims=True)
+    return ImportedDecisions(
+        path.name, known[used].astype(np.int64), portfolios, int(late.sum()), int((known < 0).sum())
+    )
 
 
-def price_decisions(
-    process: DecisionProcess, window: range, decisions: ImportedDecisions, episode_length: int, source: int
-) -> Rows:
+def _number(text: str) -> float:
+    """The number that a cell holds; NaN where it holds none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _places(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int]:
+    """Place in the portfolio of each column after the first."""
+    if header[0].lower() != "date":
+        raise ConfigError(f"{path}, line 1: the first column is {header[0][:40]!r}; it must be date")
+    known = {_CASH: len(assets)} | {asset: place for place, asset in enumerate(assets)}
+    places: list[int] = []
+    for name in header[1:]:
+        place = known.get(_CASH if name.lower() == _CASH and name not in known else name)
+        if place is None:
+            near = difflib.get_close_matches(name, [*assets, _CASH], n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; the assets are {first_few(assets, 5)}"
+            raise ConfigError(f"{path}, line 1: {name[:40]!r} is not an asset of this market{hint}")
+        if place in places:
+            raise ConfigError(f"{path}, line 1: column {name!r} appears more than once")
+        places.append(place)
+    if not any(place < len(assets) for place in places):
+        raise ConfigError(f"{path}, line 1: no column names an asset; the assets are {first_few(assets, 5)}")
+    return places
+
+
+def price_decisions(process: DecisionProcess, window: range, decisions: ImportedDecisions, episode_length: int) -> Rows:
     """Price decisions by the ledger, in episodes that follow one another without a gap.
 
     Every stated portfolio is smoothed into the interior, as all behaviour is. Between rows the target is the observed
     portfolio, which trades nothing. An episode starts with ``env.initial_capital``, from what the one before held;
-    the first from cash, or from the latest portfolio decided before the first bar that has features. ``source`` is the
-    family of the transitions. A ConfigError if no row fills at a bar of the window.
+    the first from cash, or from the latest portfolio decided before the first bar that has features. A ConfigError if
+    no row fills at a bar of the window.
     """
     bars, n_weights = process.decision_bars(window), process.n_weights
     fills = decisions.bar + process.lag
@@ -131,7 +190,6 @@ def price_decisions(
         return table[bar][None] if bar in table else weights
 
     recorder = Recorder(process)
-    family = np.full(1, source)
     state, age, episode = process.start(np.array([first]), held), 0, 0
     for bar in range(first, bars.stop):
         action = decide(state)
@@ -147,7 +205,7 @@ def price_decisions(
             terminated=outcome.terminated,
             truncated=np.array([over]) & ~outcome.terminated,
             episode=np.array([episode]),
-            family=family,
+            family=np.array([DECISIONS]),
             cost=outcome.cost,
             turnover=outcome.turnover,
         )
@@ -167,63 +225,3 @@ def _held(process: DecisionProcess, target: NDArray[np.float64], fill: int, bar:
     for passed in range(stated_at + 1, bar):
         held = drift(held, process.growth[passed], process.dividends[passed])
     return held
-
-
-def _columns(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int]:
-    """Place in the portfolio of each column after the first."""
-    if header[0].lower() != "date":
-        raise ConfigError(f"{path}, line 1: the first column is {header[0][:40]!r}; it must be date")
-    places: list[int] = []
-    for name in header[1:]:
-        if name in assets:
-            place = assets.index(name)
-        elif name.lower() == _CASH:
-            place = len(assets)
-        else:
-            near = difflib.get_close_matches(name, [*assets, _CASH], n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; the assets are {first_few(assets, 5)}"
-            raise ConfigError(f"{path}, line 1: {name[:40]!r} is not an asset of this market{hint}")
-        if place in places:
-            raise ConfigError(f"{path}, line 1: column {name!r} appears more than once")
-        places.append(place)
-    if not any(place < len(assets) for place in places):
-        raise ConfigError(f"{path}, line 1: no column names an asset; the assets are {first_few(assets, 5)}")
-    return places
-
-
-def _date(path: Path, line: int, text: str, before: dt.date | None) -> dt.date:
-    try:
-        date = dt.date.fromisoformat(text) if _ISO.fullmatch(text) else None
-    except ValueError:
-        date = None
-    if date is None:
-        raise ConfigError(f"{path}, line {line}: {text[:40]!r} is not a date of the form YYYY-MM-DD")
-    if before is not None and date <= before:
-        wrong = "appears twice" if date == before else f"follows {before}: sort the rows by date"
-        raise ConfigError(f"{path}, line {line}: {date} {wrong}")
-    return date
-
-
-def _weights(where: str, columns: list[int], cells: list[str], panel: MarketPanel, bar: int) -> NDArray[np.float64]:
-    """A portfolio on the simplex, (K,)."""
-    names = (*panel.assets, _CASH)
-    weights = np.zeros(len(names))
-    for place, cell in zip(columns, cells, strict=True):
-        try:
-            weight = float(cell)
-        except ValueError:
-            weight = math.nan
-        if not math.isfinite(weight):
-            raise ConfigError(f"{where}: the weight of {names[place]} is {cell[:40]!r}, not a number")
-        if not 0.0 <= weight <= 1.0 + SUM_TOLERANCE:
-            raise ConfigError(f"{where}: the weight of {names[place]} is {cell[:40]}, not between 0 and 1")
-        if weight > 0.0 and place < panel.n_assets and not panel.listed[bar, place]:
-            raise ConfigError(f"{where}: {names[place]} has no price on {panel.dates[bar]}, so it cannot be held then")
-        weights[place] = weight
-    total = float(weights.sum())
-    if len(names) - 1 not in columns and total < 1.0:
-        weights[-1] = 1.0 - total
-    elif abs(total - 1.0) > SUM_TOLERANCE:
-        raise ConfigError(f"{where}: the weights sum to {total:g}, not to 1")
-    portfolio: NDArray[np.float64] = weights / weights.sum()
-    return portfolio

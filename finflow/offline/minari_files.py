@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
+from finflow.env.vector_env import observation_space
 from finflow.errors import FinflowError, OutputError
 from finflow.files import reason
 from finflow.offline.dataset import OfflineDataset
@@ -64,13 +65,8 @@ def export_minari(dataset: OfflineDataset, folder: Path, name: str, process: Dec
     storage_type, buffer_type = _minari()
     if folder.exists():
         raise FinflowError(f"there is a Minari dataset {folder} already; use another name or version, or delete it")
-    spaces: dict[str, gym.Space[Any]] = {"portfolio": _box(dataset.portfolio.shape[1:])}
-    if process is not None:
-        spaces = {
-            "assets": _box(process.asset_features.shape[1:]),
-            "market": _box(process.market_features.shape[1:]),
-            **spaces,
-        }
+    spaces = {} if process is None else dict(observation_space(process).spaces)
+    spaces["portfolio"] = gym.spaces.Box(-np.inf, np.inf, dataset.portfolio.shape[1:], np.float32)
     staged = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         (staged / "data").mkdir(parents=True)
@@ -108,9 +104,9 @@ def import_minari(folder: Path) -> OfflineDataset:
         raise FinflowError(f"there is no Minari dataset {folder}")
     try:
         raw = json.loads((data / "metadata.json").read_text("utf-8"))
-        ours = isinstance(raw, dict) and isinstance(raw.get(META), str) and isinstance(raw.get(HASH), str)
         # Without its spaces in the file, Minari would import and make whatever environment the file names.
-        ours = ours and raw.get("data_format") == FORMAT and {"observation_space", "action_space"} <= raw.keys()
+        needed = {META, HASH, "observation_space", "action_space"}
+        ours = isinstance(raw, dict) and needed <= raw.keys() and raw.get("data_format") == FORMAT
     except (OSError, ValueError) as error:
         raise FinflowError(f"{folder} is not a complete Minari dataset ({error})") from error
     if not ours:
@@ -141,10 +137,6 @@ def _minari() -> tuple[Any, Any]:
         )
     except ImportError as error:
         raise FinflowError(f"this needs the package minari: pip install 'finflow[minari]' ({error})") from error
-
-
-def _box(shape: tuple[int, ...]) -> gym.spaces.Box:
-    return gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
 def _episodes(dataset: OfflineDataset, process: DecisionProcess | None, buffer_type: Any) -> Iterator[Any]:

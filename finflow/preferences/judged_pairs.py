@@ -9,7 +9,7 @@ known rate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from finflow.config.preferences_section import RULE, JudgeConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.statistics.metrics import max_drawdown
-from finflow.preferences.pairs import Pair, Segment, count_ties
-from finflow.preferences.segment_paths import RANDOM, PortfolioPath, SegmentMarket, simulate_strategies
+from finflow.preferences.pairs import (
+    RANDOM,
+    Pair,
+    PortfolioPath,
+    Segment,
+    SegmentMarket,
+    count_ties,
+    simulate_strategies,
+)
 
 FloatArray = NDArray[np.float64]
 Utility = Callable[[PortfolioPath], float]
@@ -27,38 +34,18 @@ SHALLOWEST = 0.01
 """Least drawdown in the Calmar utility: below it the ratio would depend on rounding alone."""
 
 
-class JudgeOpinions(NamedTuple):
-    """Opinions of a judge on pairs of segments.
-
-    Attributes
-    ----------
-    chance : float64 (pairs,)
-        Probability of the answer "first".
-    tie : bool (pairs,)
-        True where the judge prefers neither.
-    """
-
-    chance: FloatArray
-    tie: NDArray[np.bool_]
-
-    @property
-    def attainable(self) -> float:
-        """Expected accuracy of the best answers, over the pairs that are no ties; 0.5 where all are."""
-        decided = self.chance[~self.tie]
-        return float(np.maximum(decided, 1.0 - decided).mean()) if len(decided) else 0.5
-
-
-Judge = Callable[[Sequence[tuple[PortfolioPath, PortfolioPath]]], JudgeOpinions]
+Judge = Callable[[PortfolioPath, PortfolioPath], float]
+"""Probability that the first of two paths is called the better one; 0.5 where neither is, a tie."""
 
 
 def synthetic_judge(utility: Utility, mistakes: float = 0.0) -> Judge:
     """Judge with a known utility, by which its answers are drawn, a share of them reversed; equal ones are a tie."""
 
-    def opinions(pairs: Sequence[tuple[PortfolioPath, PortfolioPath]]) -> JudgeOpinions:
-        lead = np.array([utility(first) - utility(second) for first, second in pairs])
-        return JudgeOpinions(np.where(lead > 0.0, 1.0 - mistakes, mistakes), lead == 0.0)
+    def chance(first: PortfolioPath, second: PortfolioPath) -> float:
+        lead = utility(first) - utility(second)
+        return 0.5 if lead == 0.0 else 1.0 - mistakes if lead > 0.0 else mistakes
 
-    return opinions
+    return chance
 
 
 def rule_judge(rules: Sequence[str], bars_per_year: int) -> Judge:
@@ -72,14 +59,11 @@ def rule_judge(rules: Sequence[str], bars_per_year: int) -> Judge:
             for name, sign, limit in parsed
         ]
 
-    def opinions(pairs: Sequence[tuple[PortfolioPath, PortfolioPath]]) -> JudgeOpinions:
-        chance = np.full(len(pairs), 0.5)
-        for row, (first, second) in enumerate(pairs):
-            answers = zip(kept(first), kept(second), strict=True)
-            chance[row] = next((float(one) for one, other in answers if one != other), 0.5)
-        return JudgeOpinions(chance, chance == 0.5)
+    def chance(first: PortfolioPath, second: PortfolioPath) -> float:
+        answers = zip(kept(first), kept(second), strict=True)
+        return next((float(one) for one, other in answers if one != other), 0.5)
 
-    return opinions
+    return chance
 
 
 def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
@@ -126,24 +110,45 @@ PAIRS = 2000
 
 
 class JudgedPairs(NamedTuple):
-    """Pairs with the answers of a judge, drawn from its opinions."""
+    """Pairs with the answers of a judge, drawn by their chances."""
 
     pairs: tuple[Pair, ...]
-    opinions: JudgeOpinions
+
+    @property
+    def attainable(self) -> float:
+        """Expected accuracy of the best answers, over the pairs that are no ties; 0.5 where all are."""
+        decided = np.array([pair.chance for pair in self.pairs if pair.better != "tie"], dtype=np.float64)
+        return float(np.maximum(decided, 1.0 - decided).mean()) if len(decided) else 0.5
 
     def line(self) -> str:
         """The pairs in a line."""
         return (
             f"{len(self.pairs):,} pairs, {count_ties(self.pairs):,} ties; attainable accuracy "
-            f"{self.opinions.attainable:.3f}: of the answer that the judge gives more often"
+            f"{self.attainable:.3f}: of the answer that the judge gives more often"
         )
 
 
+Choice = Literal["left", "tie", "right"]
+
+
 class DrawnPair(NamedTuple):
-    """Two segments that nobody has compared yet, and their paths."""
+    """Two segments that nobody has compared yet, and their paths; ``turned``: a page shows the second on the left."""
 
     segments: tuple[Segment, Segment]
     paths: tuple[PortfolioPath, PortfolioPath]
+    turned: bool = False
+
+    @property
+    def shown(self) -> tuple[PortfolioPath, PortfolioPath]:
+        """Paths on the left and on the right."""
+        first, second = self.paths
+        return (second, first) if self.turned else (first, second)
+
+    def answered(self, choice: Choice) -> Pair:
+        """The pair with an answer."""
+        left, right = ("second", "first") if self.turned else ("first", "second")
+        better = {"left": left, "tie": "tie", "right": right}[choice]
+        return Pair.model_validate({"first": self.segments[0], "second": self.segments[1], "better": better})
 
 
 def draw_pairs(
@@ -184,15 +189,16 @@ def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeCo
     """Draw pairs of segments and a judge's answers to them; errors as of `draw_pairs`."""
     generator = pair_generator(seed)
     drawn = draw_pairs(market, count, config, generator)
-    opinions = judge([pair.paths for pair in drawn])
-    first_better = generator.random(count) < opinions.chance
-    pairs = [
-        Pair(
-            first=pair.segments[0],
-            second=pair.segments[1],
-            better="tie" if tie else "first" if first else "second",
-            chance=0.5 if tie else float(chance),
+    chances = [judge(*pair.paths) for pair in drawn]
+    answers = np.where(generator.random(count) < chances, "first", "second").tolist()
+    return JudgedPairs(
+        tuple(
+            Pair(
+                first=pair.segments[0],
+                second=pair.segments[1],
+                better="tie" if chance == 0.5 else answer,
+                chance=chance,
+            )
+            for pair, answer, chance in zip(drawn, answers, chances, strict=True)
         )
-        for pair, tie, first, chance in zip(drawn, opinions.tie, first_better, opinions.chance, strict=True)
-    ]
-    return JudgedPairs(tuple(pairs), opinions)
+    )

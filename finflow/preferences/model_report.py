@@ -10,7 +10,7 @@ from torch import Tensor
 from finflow.agent.networks.critic import NetworkShape
 from finflow.preferences.model_training import calibrate, fit_model, leads, probability, split_pairs
 from finflow.preferences.pair_tensors import PairTensors, Rows
-from finflow.preferences.reward_model import RewardModel
+from finflow.preferences.preference_reward import RewardModel
 
 BINS = 10
 

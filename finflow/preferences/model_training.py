@@ -23,7 +23,7 @@ from torch.nn.functional import logsigmoid
 from finflow.agent.networks.critic import NetworkShape
 from finflow.errors import FinflowError
 from finflow.preferences.pair_tensors import SMALLEST_UNIT, PairTensors, Rows
-from finflow.preferences.reward_model import RewardModel
+from finflow.preferences.preference_reward import RewardModel
 
 MEMBERS = 3  # networks of the ensemble
 EPOCHS = 40  # passes over the pairs at most; the best by the calibration pairs is kept

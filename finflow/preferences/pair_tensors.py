@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.errors import FinflowError
-from finflow.preferences.pairs import PairFile
-from finflow.preferences.reward_model import OutcomeUnits, RewardModel, ScoredDecisions
-from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket, cut, simulate_strategies
+from finflow.preferences.pairs import PairFile, PortfolioPath, SegmentMarket, cut, simulate_strategies
+from finflow.preferences.preference_reward import OutcomeUnits, RewardModel, ScoredDecisions
 
 SMALLEST_UNIT = 1e-8
 PAIRS_AT_ONCE = 512

@@ -1,19 +1,30 @@
-"""Pairs of segments of strategies, and their files: JSON lines or CSV."""
+"""Pairs of segments of strategies, their files (JSON lines or CSV), and the paths that segments are cut from."""
 
 from __future__ import annotations
 
 import csv
 import datetime as dt
 import io
-import json
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from finflow.config import EvaluationConfig
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
+from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.files import read_text_input, write_atomically
+from finflow.strategies.classical import named_strategy
+from finflow.strategies.strategy import Information, Strategy
 
 NAME = "file of pairs"
 COLUMNS = (*(f"{which}_{name}" for which in ("first", "second") for name in ("strategy", "start", "end")), "better")
@@ -74,6 +85,10 @@ class Pair(BaseModel):
         """Share of the preference that goes to the first: 1, 0, or a half of a tie."""
         return {"first": 1.0, "second": 0.0, "tie": 0.5}[self.better]
 
+    def line(self) -> str:
+        """The pair as a line of JSON, without its end."""
+        return self.model_dump_json(exclude_none=True)
+
 
 class PairFile(NamedTuple):
     """Pairs of one or several files.
@@ -89,11 +104,9 @@ class PairFile(NamedTuple):
 
     def line(self) -> str:
         """Numbers of pairs, ties and contradictory answers, whichever segment of a pair is named first, in a line."""
-        answers: dict[frozenset[Segment], set[Segment | None]] = {}
-        for pair in self.pairs:
-            chosen = {"first": pair.first, "second": pair.second, "tie": None}[pair.better]
-            answers.setdefault(frozenset((pair.first, pair.second)), set()).add(chosen)
-        contradictions = sum(len(found) > 1 for found in answers.values())
+        chosen = [{"first": one.first, "second": one.second, "tie": None}[one.better] for one in self.pairs]
+        answers = {(frozenset((one.first, one.second)), best) for one, best in zip(self.pairs, chosen, strict=True)}
+        contradictions = sum(count > 1 for count in Counter(compared for compared, _ in answers).values())
         text = f"{len(self.pairs):,} pairs, {count_ties(self.pairs):,} ties"
         if contradictions:
             text += f"; {contradictions:,} pairs of segments have contradictory answers, all of which count"
@@ -121,47 +134,33 @@ def read_pairs(paths: Sequence[Path]) -> PairFile:
     pairs: list[Pair] = []
     for path in paths:
         text = read_text_input(path, NAME, FinflowError)
-        rows = _csv_rows(path, text) if path.suffix.lower() == ".csv" else _json_rows(path, text)
-        found = [(place, _pair(place, row)) for place, row in rows]
-        if not found:
+        lines = enumerate(text.splitlines(), start=1)
+        rows = _csv_rows(path, text) if path.suffix.lower() == ".csv" else ((n, one) for n, one in lines if one.strip())
+        before = len(pairs)
+        for number, row in rows:
+            places.append(f"{path}, line {number}")
+            try:
+                pairs.append(Pair.model_validate_json(row) if isinstance(row, str) else Pair.model_validate(row))
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(str(part) for part in first["loc"])
+                message = " ".join(first["msg"].removeprefix("Value error, ").split())
+                raise FinflowError(f"{places[-1]}: {where + ': ' if where else ''}{message}") from None
+        if len(pairs) == before:
             raise FinflowError(f"the {NAME} {path} is empty: it needs a pair of segments a line")
-        places += [place for place, _ in found]
-        pairs += [pair for _, pair in found]
     return PairFile(tuple(pairs), tuple(places))
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write pairs as JSON lines, or as CSV where the file is named so; the whole file or nothing."""
     if path.suffix.lower() != ".csv":
-        write_atomically(path, "".join(f"{json_line(pair)}\n" for pair in pairs))
+        write_atomically(path, "".join(f"{pair.line()}\n" for pair in pairs))
         return
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*COLUMNS, "chance"])
-    writer.writerows(
-        [*pair.first.model_dump().values(), *pair.second.model_dump().values(), pair.better, pair.chance]
-        for pair in pairs
-    )
-    write_atomically(path, stream.getvalue())
+    table = pd.json_normalize([pair.model_dump(mode="json") for pair in pairs], sep="_")
+    write_atomically(path, table[[*COLUMNS, "chance"]].to_csv(index=False, lineterminator="\n"))
 
 
-def json_line(pair: Pair) -> str:
-    """A pair as a line of JSON, without its end."""
-    return json.dumps(pair.model_dump(mode="json", exclude_none=True), ensure_ascii=False, allow_nan=False)
-
-
-def _json_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        place = f"{path}, line {number}"
-        try:
-            yield place, json.loads(line)
-        except (ValueError, RecursionError):
-            raise FinflowError(f"{place}: this is not JSON; a line is an object of first, second and better") from None
-
-
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.DictReader(io.StringIO(text), restkey="a cell without a column", skipinitialspace=True, strict=True)
     try:
         for row in reader:
@@ -171,16 +170,134 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
                 if value:
                     place, key = (content[which], name) if which in content else (content, column)
                     place[key] = value
-            yield f"{path}, line {reader.line_num}", content
+            yield reader.line_num, content
     except csv.Error as error:
         raise FinflowError(f"{path}, line {reader.line_num}: this is not CSV: {error}") from None
 
 
-def _pair(place: str, content: Any) -> Pair:
-    try:
-        return Pair.model_validate(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise FinflowError(f"{place}: {where + ': ' if where else ''}{' '.join(message.split())}") from None
+FloatArray = NDArray[np.float64]
+RANDOM = "random-"
+PURPOSE = 91  # of the generators of random portfolios
+PERIODS = (1, 5, 21, 63)
+"""Decisions between two draws, by the seed's remainder."""
+
+
+@dataclass(frozen=True, eq=False)
+class PortfolioPath:
+    """Holding periods of one strategy, or a segment of them.
+
+    Attributes
+    ----------
+    dates : datetime64[D] (steps,)
+        Day at which each holding period ends.
+    returns : float64 (steps,)
+        Simple returns net of costs.
+    turnover : float64 (steps,)
+        Of the trade that opened each period, as a share of wealth.
+    costs : float64 (steps,)
+        Share of wealth paid for it.
+    held, filled : float64 (steps, K)
+        Weights before that trade, as observed, and right after it; cash last.
+    """
+
+    dates: NDArray[np.datetime64]
+    returns: FloatArray
+    turnover: FloatArray
+    costs: FloatArray
+    held: FloatArray
+    filled: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.dates)
+
+    @classmethod
+    def of(cls, run: Backtest) -> PortfolioPath:
+        """The path of a backtest, which starts in cash."""
+        held = np.roll(run.weights, 1, axis=0)
+        held[0] = np.eye(held.shape[1])[-1]
+        return cls(run.dates, run.returns, run.turnover, run.costs, held, run.weights)
+
+    def rows(self, start: int, stop: int) -> PortfolioPath:
+        """Some of the holding periods."""
+        return PortfolioPath(*(getattr(self, field.name)[start:stop] for field in fields(self)))
+
+
+class RandomPortfolios:
+    """Portfolios of the coverage mixture, drawn anew at every 1st, 5th, 21st or 63rd decision.
+
+    Parameters
+    ----------
+    seed : int
+        Draws the portfolios; its remainder modulo 4 chooses how often.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.name = f"{RANDOM}{seed}"
+        self._period = PERIODS[seed % len(PERIODS)]
+        self._generator = np.random.default_rng(np.random.SeedSequence([PURPOSE, seed]))
+
+    def decide(self, information: Information) -> FloatArray:
+        """A new portfolio of what is listed, or the present one, which trades nothing."""
+        if information.step % self._period:
+            return information.portfolio
+        listed = information.listed[None]
+        drawn: FloatArray = draw_coverage(self._generator, 1, len(information.portfolio), listed)[0][0]
+        return drawn
+
+
+class SegmentMarket(NamedTuple):
+    """Market that segments lie in.
+
+    Attributes
+    ----------
+    window : range
+        Bars that may be learned from: never those of the test window.
+    evaluation : EvaluationConfig
+        Settings of named strategies.
+    """
+
+    process: DecisionProcess
+    window: range
+    evaluation: EvaluationConfig
+
+
+def simulate_strategies(market: SegmentMarket, names: Iterable[str]) -> dict[str, PortfolioPath]:
+    """Backtest strategies over the whole window, each from cash on: name -> path.
+
+    Parameters
+    ----------
+    names : iterable of str
+        ``random-N``, or names that a backtest knows.
+
+    Raises
+    ------
+    FinflowError
+        If there is no such strategy.
+    """
+    strategies: dict[str, Strategy] = {}
+    for name in names:
+        found = re.fullmatch(rf"{RANDOM}(0|[1-9][0-9]{{0,8}})", name)
+        strategies[name] = RandomPortfolios(int(found[1])) if found else named_strategy(name, market.evaluation)
+    runs = run_backtests(market.process, market.window, list(strategies.values()))
+    return {name: PortfolioPath.of(run) for name, run in zip(strategies, runs, strict=True)}
+
+
+def cut(path: PortfolioPath, segment: Segment) -> PortfolioPath:
+    """Cut a segment out of the path of its strategy.
+
+    Raises
+    ------
+    FinflowError
+        If its dates lie outside the path, or no holding period ends on them.
+    """
+    start, end = np.datetime64(segment.start), np.datetime64(segment.end)
+    dates = f"{segment.start} to {segment.end}"
+    if start < path.dates[0] or end > path.dates[-1]:
+        raise FinflowError(
+            f"the dates {dates} of {segment.strategy} lie outside its holding periods in the training window "
+            f"({path.dates[0]} to {path.dates[-1]})"
+        )
+    first, last = np.searchsorted(path.dates, [start, end + np.timedelta64(1, "D")])
+    if first == last:
+        raise FinflowError(f"no holding period of {segment.strategy} ends from {dates}")
+    return path.rows(int(first), int(last))

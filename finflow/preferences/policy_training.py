@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.gradient_steps import gradient_step, make_optimiser
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
+from finflow.agent.networks.distributions import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.env.coverage import smooth
@@ -24,34 +24,21 @@ from finflow.offline.collection import AIM_SMOOTHING
 from finflow.preferences.model_report import ModelFigures, figures_of
 from finflow.preferences.model_training import preference_loss, split_pairs, train_with_early_stopping
 from finflow.preferences.pair_tensors import PAIRS_AT_ONCE, PairTensors, Rows
-from finflow.preferences.reward_model import states_holding
-
-
-class SegmentDensity(NamedTuple):
-    """Log densities of the segments of some pairs, per free dimension of a decision, in double precision.
-
-    Attributes
-    ----------
-    total : Tensor, (2, pairs)
-        Summed over the decisions of the first and the second segments.
-    divergence : Tensor, ()
-        Mean KL of the same decisions from a reference, per free dimension; 0 without one.
-    """
-
-    total: Tensor
-    divergence: Tensor
+from finflow.preferences.preference_reward import states_holding
 
 
 def segment_density(
     policy: ExpertPolicy, pairs: PairTensors, chosen: Rows, reference: ExpertPolicy | None = None
-) -> SegmentDensity:
-    """Log densities of what was held in the segments of some pairs.
+) -> tuple[Tensor, Tensor]:
+    """Log densities of what was held in the segments of some pairs, per free dimension of a decision.
+
+    Returns their sums over the decisions of the first and the second segments, (2, pairs) in double precision, and the
+    mean KL of the same decisions from a reference, per free dimension; 0 without one.
 
     The density is the policy's exact one, logistic-normal, at the weights right after the trade, smoothed into the
     interior of the simplex as the aims of behaviour are: else what is hardly held would decide every pair. The policy
     sees the market and the portfolio that the segment held; the state of the built-in reward, which a preference is not
     about, is zero.
-
     """
     rows, owner = pairs.decisions_of(chosen), pairs.owners_of(chosen)
     bars, place = torch.unique(pairs.bars[rows], return_inverse=True)
@@ -64,21 +51,18 @@ def segment_density(
     divergence = each.new_zeros(())
     if reference is not None:
         divergence = kl_per_dimension(distribution, _distribution(reference, states, place)).mean()
-    return SegmentDensity(total, divergence)
+    return total, divergence
 
 
 @torch.no_grad()
 def all_densities(
     policy: ExpertPolicy, pairs: PairTensors, chosen: Rows, reference: ExpertPolicy | None = None
-) -> SegmentDensity:
+) -> tuple[Tensor, Tensor]:
     """The same without gradients, some pairs at a time."""
-    parts, divergence = [], 0.0
-    for start in range(0, len(chosen), PAIRS_AT_ONCE):
-        some = chosen[start : start + PAIRS_AT_ONCE]
-        found = segment_density(policy, pairs, some, reference)
-        parts.append(found.total)
-        divergence += float(found.divergence) * float(pairs.lengths[some].sum())
-    return SegmentDensity(torch.cat(parts, dim=1), torch.tensor(divergence / float(pairs.lengths[chosen].sum())))
+    parts = [chosen[start : start + PAIRS_AT_ONCE] for start in range(0, len(chosen), PAIRS_AT_ONCE)]
+    totals, divergences = zip(*(segment_density(policy, pairs, some, reference) for some in parts), strict=True)
+    weighted = [float(one) * float(pairs.lengths[some].sum()) for one, some in zip(divergences, parts, strict=True)]
+    return torch.cat(totals, dim=1), torch.tensor(sum(weighted) / float(pairs.lengths[chosen].sum()))
 
 
 def _distribution(policy: ExpertPolicy, states: States, place: Tensor) -> LogisticNormal:
@@ -122,7 +106,7 @@ class DirectObjective(NamedTuple):
         cls, method: Method, config: PolicyLearningConfig, pairs: PairTensors, reference: ExpertPolicy
     ) -> DirectObjective:
         """The objective on some pairs with a frozen reference."""
-        known = all_densities(reference, pairs, np.arange(len(pairs))).total
+        known = all_densities(reference, pairs, np.arange(len(pairs)))[0]
         return cls(method, config, known, torch.from_numpy(pairs.lengths).to(known.dtype), pairs.targets)
 
     def losses(self, total: Tensor, chosen: Rows) -> Tensor:
@@ -159,11 +143,11 @@ def fit_policy(
     optimiser = make_optimiser(policy, objective.config.learning_rate)
 
     def step(batch: Rows) -> None:
-        loss = objective.losses(segment_density(policy, pairs, batch).total, batch).mean()
+        loss = objective.losses(segment_density(policy, pairs, batch)[0], batch).mean()
         gradient_step(loss, optimiser, GRADIENT_NORM)
 
     def calibration_loss() -> float:
-        loss = float(objective.losses(all_densities(policy, pairs, calibration).total, calibration).double().mean())
+        loss = float(objective.losses(all_densities(policy, pairs, calibration)[0], calibration).double().mean())
         if not np.isfinite(loss):
             raise FinflowError(
                 "the densities of the pairs are no finite numbers: lower preferences.policy.learning_rate, or use "
@@ -252,13 +236,14 @@ def learn_policy(
     objective = DirectObjective.of(method, config, pairs, reference)
     before = figures(objective.reference[:, split.held_out], split.held_out)
     passes = fit_policy(policy, objective, pairs, split.fitted, split.calibration, seed)
-    learned, later = (all_densities(policy, pairs, rows, reference) for rows in (split.held_out, split.later))
+    learned, divergence = all_densities(policy, pairs, split.held_out, reference)
+    later, _ = all_densities(policy, pairs, split.later)
     return LearnedPolicy(
         method,
         before,
-        figures(learned.total, split.held_out),
-        figures(later.total, split.later),
-        float(learned.divergence),
+        figures(learned, split.held_out),
+        figures(later, split.later),
+        float(divergence),
         passes,
         split.counts,
     )

@@ -107,8 +107,7 @@ def _correlation(view: PanelView, setting: Setting) -> FloatArray:
     returns, window = view.returns, setting.horizon
     bars, n_assets = returns.shape
     every = bars_per_month(view.panel.bars_per_year)
-    refits = np.arange(0, bars, every)
-    refits = refits[refits >= window]
+    refits = np.arange(-(-window // every) * every, bars, every)
     estimate = np.full((bars, n_assets), np.nan)
     chunk = max(1, 4_000_000 // (n_assets * max(n_assets, window)))
     for first in range(0, len(refits), chunk):
@@ -209,10 +208,7 @@ def _complete(weights: FloatArray, listed: NDArray[np.bool_], fallback: FloatArr
     """Weights (NaN = unknown) with cash appended; the fallback in rows where under two assets are known."""
     known = np.isfinite(weights) & listed
     risky = np.where(known, np.maximum(weights, 0.0), 0.0)
-    total = risky.sum(axis=1, keepdims=True)
-    risky = risky / np.maximum(total, 1.0)
+    risky = risky / np.maximum(risky.sum(axis=1, keepdims=True), 1.0)
     cash = 1.0 - risky.sum(axis=1, keepdims=True)
     cash = np.where(cash < 1e-12, 0.0, cash)  # what rounding leaves is not cash
-    complete = np.hstack([risky, cash])
-    enough = known.sum(axis=1, keepdims=True) >= 2
-    return np.where(enough, complete, fallback)
+    return np.where(known.sum(axis=1, keepdims=True) >= 2, np.hstack([risky, cash]), fallback)

@@ -29,8 +29,6 @@ from numpy.typing import NDArray
 from finflow.market.sources.synthetic_market import PriceProcess
 
 FloatArray = NDArray[np.float64]
-Axes = tuple[FloatArray, ...]
-"""Nodes of the share in risky assets, then of each asset's share of what those before it leave; ascending."""
 
 _TOLERANCE = 1e-8
 _MOST_SWEEPS = 20_000
@@ -45,20 +43,17 @@ def trading_cost(rate: float, before: FloatArray, target: FloatArray) -> FloatAr
     The ledger's ``mu = 1 - rate * sum |mu a - w|`` is linear in mu once the signs of the trades are known. They are
     taken from a - w, which errs only for trades so small (under rate * a) that the error is below rate squared.
     """
-    sold: Any = 1.0
-    bought: Any = 1.0
+    sold, bought = np.ones(()), np.ones(())
     for asset in range(before.shape[-1] - 1):  # a loop: sums over a last axis this short are slow
         held, wanted = before[..., asset], target[..., asset]
         sign = rate * np.sign(wanted - held)
         sold, bought = sold + sign * held, bought + sign * wanted
-    paid: FloatArray = np.log(sold / bought)
-    return paid
+    return np.asarray(np.log(sold / bought))
 
 
 def gross_growth(returns: FloatArray, cash: float) -> FloatArray:
     """Gross growth (n, K), cash last, from log returns (n, assets) and the log return of cash."""
-    growth: FloatArray = np.exp(np.column_stack([returns, np.full(len(returns), cash)]))
-    return growth
+    return np.asarray(np.exp(np.column_stack([returns, np.full(len(returns), cash)])))
 
 
 def interpolation(nodes: FloatArray, values: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
@@ -87,37 +82,24 @@ def interpolation(nodes: FloatArray, values: FloatArray) -> tuple[NDArray[np.int
     return index, share
 
 
-def axes_for(n_assets: int, with_cash: bool, n_beliefs: int, density: float = 1.0) -> Axes:
-    """Nodes of each axis of the grid, for two to four assets.
-
-    Parameters
-    ----------
-    with_cash : bool
-        False restricts the search to fully invested portfolios.
-    density : float
-        Nodes for each of the default's.
-    """
-    if with_cash:
-        invested = {2: 61, 3: 21, 4: 13}[n_assets] if n_beliefs == 1 else {2: 25, 3: 9, 4: 7}[n_assets]
-        shares = {2: 11, 3: 7, 4: 5}[n_assets]
-    else:
-        invested, shares = 1, {2: 61, 3: 15, 4: 7}[n_assets]
-    lengths = [invested] + [shares] * (n_assets - 1)
-    return tuple(
-        np.linspace(0.0, 1.0, 1 + round(density * (length - 1))) if length > 1 else np.ones(1) for length in lengths
-    )
-
-
 class _Grid:
-    """Nodes of weights: the product of the axes, each portfolio once."""
+    """Nodes of weights of two to four assets: the product of the axes, each portfolio once; fewer for more beliefs.
 
-    def __init__(self, axes: Axes) -> None:
-        self.axes = axes
-        invested, *shares = (grid.ravel() for grid in np.meshgrid(*axes, indexing="ij"))
+    Axes are the share in risky assets, then each asset's share of what those before it leave. Without cash only fully
+    invested portfolios are searched.
+    """
+
+    def __init__(self, n_assets: int, with_cash: bool, n_beliefs: int) -> None:
+        some, shares = ({2: 61, 3: 21, 4: 13}, {2: 11, 3: 7, 4: 5}) if with_cash else ({}, {2: 61, 3: 15, 4: 7})
+        if with_cash and n_beliefs > 1:
+            some = {2: 25, 3: 9, 4: 7}
+        share = np.linspace(0.0, 1.0, shares[n_assets])
+        self.axes = (np.linspace(0.0, 1.0, some[n_assets]) if some else np.ones(1), *[share] * (n_assets - 1))
+        invested, *parts = (grid.ravel() for grid in np.meshgrid(*self.axes, indexing="ij"))
         columns, left = [], invested
-        for share in shares:
-            columns.append(left * share)
-            left = left * (1.0 - share)
+        for part in parts:
+            columns.append(left * part)
+            left = left * (1.0 - part)
         every = np.stack([*columns, left, 1.0 - invested], axis=1)
         _, first, place = np.unique(np.round(every, 12), axis=0, return_index=True, return_inverse=True)
         self.weights: FloatArray = every[first]
@@ -171,7 +153,7 @@ class TradingRule:
 
 
 def solve_with_costs(
-    process: PriceProcess, rate: float, cash: float, axes: Axes, extra_targets: FloatArray
+    process: PriceProcess, rate: float, cash: float, with_cash: bool, extra_targets: FloatArray
 ) -> tuple[TradingRule, float]:
     """Solve the program above by relative value iteration.
 
@@ -181,6 +163,8 @@ def solve_with_costs(
         Cost of a trade as a share of what is traded.
     cash : float
         Log return of cash over a bar.
+    with_cash : bool
+        False restricts the search to fully invested portfolios.
     extra_targets : float64 (n, K)
         Portfolios to consider as targets in addition to the nodes of the grid.
 
@@ -190,7 +174,7 @@ def solve_with_costs(
         The rule, and its expected log growth a bar, costs paid.
     """
     beliefs = process.beliefs
-    grid = _Grid(axes)
+    grid = _Grid(process.n_assets, with_cash, len(beliefs))
     nodes = grid.weights
     candidates = np.concatenate([nodes, extra_targets])
     ahead, earned = _moves(process, grid, candidates, cash)

@@ -101,15 +101,13 @@ class ExponentiatedGradient(OnlineSelection):
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
         relatives = prices[-1] / prices[-2]
         exponent = self.rate * relatives / float(weights @ relatives)
-        raised: FloatArray = weights * np.exp(exponent - exponent.max())
-        raised /= raised.sum()
-        return raised
+        raised = weights * np.exp(exponent - exponent.max())
+        return np.asarray(raised / raised.sum())
 
     def _enter(self, weights: FloatArray, new: NDArray[np.bool_]) -> FloatArray:
-        count = np.count_nonzero(weights > 0.0) + np.count_nonzero(new)
         if not new.any():
             return weights
-        total = float(weights.sum())
+        count, total = np.count_nonzero(weights > 0.0) + np.count_nonzero(new), float(weights.sum())
         old = weights / total * (1.0 - np.count_nonzero(new) / count) if total > 0.0 else weights
         return np.where(new, 1.0 / count, old)
 
@@ -164,8 +162,7 @@ class MeanReversion(OnlineSelection):
 
     def predict(self, prices: FloatArray) -> FloatArray:
         """Relatives of the next bar, (assets,)."""
-        predicted: FloatArray = np.nanmean(prices[-self.window :], axis=0) / prices[-1]
-        return predicted
+        return np.asarray(np.nanmean(prices[-self.window :], axis=0) / prices[-1])
 
 
 def _move(weights: FloatArray, relatives: FloatArray, by: float) -> FloatArray:
@@ -174,8 +171,7 @@ def _move(weights: FloatArray, relatives: FloatArray, by: float) -> FloatArray:
     squared = float(deviation @ deviation)
     if squared < 1e-16 or by == 0.0:  # all assets fared alike: there is nothing to choose between
         return weights
-    projected: FloatArray = project_to_simplex(weights + by / squared * deviation)
-    return projected
+    return np.asarray(project_to_simplex(weights + by / squared * deviation))
 
 
 def _even(which: NDArray[np.bool_]) -> FloatArray:

@@ -29,7 +29,7 @@ from finflow.errors import ConfigError
 from finflow.ledger.costs import BASIS_POINT
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.sources.synthetic_market import MEMORY, PriceProcess, process_of
-from finflow.strategies.dynamic_programming import TradingRule, axes_for, gross_growth, interpolation, solve_with_costs
+from finflow.strategies.dynamic_programming import TradingRule, gross_growth, interpolation, solve_with_costs
 from finflow.strategies.strategy import Information
 
 FloatArray = NDArray[np.float64]
@@ -55,15 +55,14 @@ class TargetRule:
 class OptimalPolicy:
     """A rule as a Strategy: reads the belief off prices and names the rule's target."""
 
-    def __init__(self, process: PriceProcess, rule: TargetRule | TradingRule, name: str) -> None:
+    def __init__(self, process: PriceProcess, rule: TargetRule | TradingRule) -> None:
         self.process = process
         self.rule = rule
-        self.name = name
+        self.name = OPTIMAL
 
     def decide(self, information: Information) -> FloatArray:
         belief = self.process.filtered(np.log(information.prices[-MEMORY - 1 :]))[-1:]
-        target: FloatArray = self.rule.targets(belief, information.portfolio[None, :])[0]
-        return target
+        return np.asarray(self.rule.targets(belief, information.portfolio[None, :])[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +84,7 @@ class Optimum:
     def examples(self, assets: Sequence[str]) -> dict[str, str]:
         """The policy in words: its targets for an account in equal weights, over the range of the belief."""
         process, names = self.policy.process, [*assets, "cash"]
-        grid = np.cumsum(_long_run(process))
-        places = [0] if len(process.beliefs) == 1 else [int(np.searchsorted(grid, level)) for level in _LEVELS]
-        beliefs = process.beliefs[np.unique(places)]
+        beliefs = process.beliefs[np.unique(np.searchsorted(np.cumsum(_long_run(process)), _LEVELS))]
         held = np.append(np.full(process.n_assets, 1.0 / process.n_assets), 0.0)
         targets = self.policy.rule.targets(beliefs, np.tile(held, (len(beliefs), 1)))
         portfolios = [
@@ -119,19 +116,10 @@ def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
     return optimum(process_of(market.synthetic), rate, math.log1p(market.cash_rate) / BARS_PER_YEAR)
 
 
-def optimum(
-    process: PriceProcess, cost_rate: float, cash: float = 0.0, name: str = OPTIMAL, density: float = 1.0
-) -> Optimum:
+def optimum(process: PriceProcess, cost_rate: float, cash: float = 0.0) -> Optimum:
     """The optimal policy under a price process, for a proportional cost as a share of the traded value.
 
-    Parameters
-    ----------
-    cash : float
-        Log return of cash over a bar.
-    name : str
-        Of the policy in reports.
-    density : float
-        Nodes of the grid for each of the default's, on every axis, where there is a grid.
+    ``cash`` is the log return of cash over a bar.
     """
     beliefs = process.beliefs
     portfolios, growth = _without_costs(process, cash)
@@ -139,14 +127,13 @@ def optimum(
     if cost_rate == 0.0 or one_asset:
         utility = float(_long_run(process) @ growth)
         how = "exact without trading: one asset at all times" if one_asset else "exact without costs, by quadrature"
-        return Optimum(OptimalPolicy(process, TargetRule(beliefs, portfolios), name), utility, how)
+        return Optimum(OptimalPolicy(process, TargetRule(beliefs, portfolios)), utility, how)
     with_cash = bool((portfolios[:, -1] > 0.0).any())
-    axes = axes_for(process.n_assets, with_cash, len(beliefs), density)
     equal = np.append(np.full(process.n_assets, 1.0 / process.n_assets), 0.0)
     extra: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
     extra /= extra.sum(axis=1, keepdims=True)
-    rule, utility = solve_with_costs(process, cost_rate, cash, axes, extra)
-    return Optimum(OptimalPolicy(process, rule, name), utility, "dynamic programming on a grid, with costs")
+    rule, utility = solve_with_costs(process, cost_rate, cash, with_cash, extra)
+    return Optimum(OptimalPolicy(process, rule), utility, "dynamic programming on a grid, with costs")
 
 
 def expected_growth(process: PriceProcess, weights: FloatArray, beliefs: FloatArray, cash: float = 0.0) -> FloatArray:
@@ -232,5 +219,4 @@ def _long_run(process: PriceProcess) -> FloatArray:
     for _ in range(16):  # the chain squared so often has run for 65 536 bars
         moves = moves @ moves
         moves /= moves.sum(axis=1, keepdims=True)
-    shares: FloatArray = moves[len(beliefs) // 2]
-    return shares
+    return np.asarray(moves[len(beliefs) // 2])

@@ -14,7 +14,9 @@ from finflow.market.bar_frequency import BARS_PER_YEAR
 
 FloatArray = NDArray[np.float64]
 Memo = MutableMapping[tuple[str, bytes], Any]
-"""Results by the name of the computation and a digest of its inputs."""
+"""Results by the name of the computation and a digest of its inputs.
+
+A strategy with an attribute ``memo`` is given one, and has the same results without."""
 Result = TypeVar("Result")
 
 
@@ -77,13 +79,6 @@ def equal_weights(listed: NDArray[np.bool_]) -> FloatArray:
     """The same weight in every listed asset, nothing in cash; all cash where none is listed."""
     weights: FloatArray = np.append(listed, not listed.any()) / max(int(np.count_nonzero(listed)), 1)
     return weights
-
-
-@runtime_checkable
-class Memoised(Protocol):
-    """A strategy with a memory that is passed to it; results are the same with and without."""
-
-    memo: Memo | None
 
 
 def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compute: Callable[[], Result]) -> Result:

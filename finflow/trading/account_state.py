@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import yaml
 from numpy.typing import NDArray
+from pydantic import FiniteFloat, PositiveFloat, TypeAdapter, ValidationError
 
 from finflow.config.yaml_text import parse_scalar
 from finflow.env.decision_process import DecisionProcess
@@ -25,6 +25,7 @@ from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.trading.decision_page import FollowUp, PlanDifference
 from finflow.trading.live_market import LiveMarket
+from finflow.trading.order_rounding import Account, price_plan
 from finflow.trading.price_checks import restatements
 
 CASH = "cash"
@@ -34,9 +35,12 @@ class Fill(NamedTuple):
     """One execution: shares (negative where sold), their price, and what the broker took for it, in money."""
 
     ticker: str
-    shares: float
-    price: float
-    cost: float = 0.0
+    shares: FiniteFloat
+    price: PositiveFloat
+    cost: FiniteFloat = 0.0
+
+
+_FILL = TypeAdapter(Fill)
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
     """
     text, where = read_text_input(path, "--holdings", FinflowError), f"--holdings {path}"
     suffix = path.suffix.lower()
-    pairs: Iterable[tuple[Any, Any, str]]
+    rows: Iterable[tuple[str, dict[str, Any]]]
     if suffix in (".json", ".yaml", ".yml"):
         try:
             content = parse_json(text) if suffix == ".json" else parse_scalar(text)
@@ -65,24 +69,24 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
             raise FinflowError(f"{where} is not {kind}; write a mapping of tickers to shares") from None
         if not isinstance(content, Mapping):
             raise FinflowError(f"{where} is not a mapping; write tickers with their shares, and cash")
-        pairs = [(name, value, f"key {str(name)[:40]}") for name, value in content.items()]
+        rows = [
+            (f"key {str(name)[:40]}", {"ticker": str(name), "shares": str(value)}) for name, value in content.items()
+        ]
     elif suffix == ".csv":
-        pairs = [(row["ticker"], row["shares"], f"line {number}") for number, row in _rows(text, where)]
+        rows = _rows(text, where, "ticker", "shares")
     else:
         raise FinflowError(f"{where} is neither .csv, .json nor .yaml; write ticker,shares lines as .csv")
     shares: dict[str, float] = {}
-    for name, value, place in pairs:
-        ticker = str(name).strip()
+    priced = ((place, {"price": 1.0, **row}) for place, row in rows)
+    for place, (ticker, count, *_) in _checked(priced, (*universe, CASH), where):
         if ticker in shares:
-            raise FinflowError(f"{where}, {place}: {ticker[:40]} is there twice; add the two up")
-        shares[ticker] = _number(value, f"{where}, {place}: the number of {ticker[:40]}")
-        if ticker != CASH and shares[ticker] < 0.0:
+            raise FinflowError(f"{place}: {ticker} is there twice; add the two up")
+        if ticker != CASH and count < 0.0:
             raise FinflowError(
-                f"{where}, {place}: {shares[ticker]:g} of {ticker}, but accounts are long only; close the position, "
-                "or leave it out"
+                f"{place}: {count:g} of {ticker}, but accounts are long only; close the position, or leave it out"
             )
+        shares[ticker] = count
     cash = shares.pop(CASH, None)
-    _check_known(shares, universe, where)
     return Holdings({ticker: count for ticker, count in shares.items() if count > 0.0}, cash)
 
 
@@ -92,25 +96,12 @@ def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
     Shares are negative where they were sold. Several lines of a ticker add up.
     """
     text, where = read_text_input(path, "--fills", FinflowError), f"--fills {path}"
-    fills = []
-    for number, row in _rows(text, where, "price"):
-        place, ticker = f"{where}, line {number}", row["ticker"].strip()
-        shares, price = (
-            _number(row[column], f"{place}: the {word} of {ticker[:40]}")
-            for column, word in (("shares", "number"), ("price", "price"))
-        )
-        if price <= 0.0:
-            raise FinflowError(f"{place}: a price of {price:g}; a fill has one above zero (and shares below, sold)")
-        fills.append(
-            Fill(ticker, shares, price, _number(row.get("cost") or 0.0, f"{place}: the cost of {ticker[:40]}"))
-        )
-    _check_known([fill.ticker for fill in fills], universe, where)
-    return fills
+    return [fill for _, fill in _checked(_rows(text, where, "ticker", "shares", "price"), universe, where)]
 
 
-def _rows(text: str, where: str, *more: str) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(text: str, where: str, *needed: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Lines of a CSV with their places: the columns that are needed, and a cost."""
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    needed = ("ticker", "shares", *more)
     try:
         columns = reader.fieldnames = [str(name).strip().lower() for name in reader.fieldnames or ()]
         lacking = [name for name in needed if name not in columns]
@@ -119,35 +110,34 @@ def _rows(text: str, where: str, *more: str) -> Iterator[tuple[int, dict[str, st
                 f"{where} has no column {lacking[0]}; its first line must name the columns {','.join(needed)}"
             )
         for row in reader:
-            if None in row or any(row[name] is None for name in needed):
+            if None in row:
                 raise FinflowError(f"{where}, line {reader.line_num}: {len(columns)} values are needed")
-            if any(value.strip() for value in row.values() if value):
-                yield reader.line_num, row
+            values = {name: row[name].strip() for name in (*needed, "cost") if row.get(name)}
+            if any(values.values()):
+                yield f"line {reader.line_num}", {name: value for name, value in values.items() if value}
     except csv.Error as error:
         raise FinflowError(f"{where}, line {max(reader.line_num, 1)}: not CSV ({error})") from None
 
 
-def _number(value: Any, what: str) -> float:
-    plain = isinstance(value, int | float | str) and not isinstance(value, bool)
-    try:
-        number = float(value) if plain else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        shown = repr(str(value)[:40]) if isinstance(value, float | str) else f"a {type(value).__name__}"
-        raise FinflowError(f"{what} is {shown}; a number is needed, with a point and without separators")
-    return number
-
-
-def _check_known(tickers: Iterable[str], universe: Sequence[str], where: str) -> None:
-    for ticker in tickers:
-        if ticker in universe:
-            continue
-        near = difflib.get_close_matches(ticker.upper(), universe, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the agent trades {', '.join(universe[:25])}"
-        raise FinflowError(
-            f"{where}: {ticker[:40] or 'an empty name'} is not in the universe of the run; leave it out; {hint}"
-        )
+def _checked(
+    rows: Iterable[tuple[str, dict[str, Any]]], universe: Sequence[str], where: str
+) -> Iterator[tuple[str, Fill]]:
+    """Lines of a universe of tickers with their places in a file."""
+    for position, row in rows:
+        place = f"{where}, {position}"
+        try:
+            fill = _FILL.validate_python(row)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            raise FinflowError(f"{place}: {problem['loc'][-1]}: {problem['msg']}") from None
+        ticker = fill.ticker.strip()
+        if ticker not in universe:
+            near = difflib.get_close_matches(ticker.upper(), universe, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the agent trades {', '.join(universe[:25])}"
+            raise FinflowError(
+                f"{place}: {ticker[:40] or 'an empty name'} is not in the universe of the run; leave it out; {hint}"
+            )
+        yield place, fill._replace(ticker=ticker)
 
 
 FloatArray = NDArray[np.float64]
@@ -179,17 +169,26 @@ def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[st
         raise FinflowError(
             f"the log has a decision of {max(later)} already: --date {date} is before it; view it with --dry-run"
         )
-    before = [entry for entry in decisions if entry["date"] < date]
-    if not before:
-        return None
-    newest = max(entry["date"] for entry in before)
-    return [entry for entry in before if entry["date"] == newest][-1]
+    before = sorted((entry for entry in decisions if entry["date"] < date), key=lambda entry: str(entry["date"]))
+    return before[-1] if before else None
 
 
 def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | None:
     """Fills on file of the decision of a date, those entered last; None where there are none."""
     entered = [entry["fills"] for entry in entries if entry["kind"] == FILLS and entry["date"] == date]
     return [Fill(*fill) for fill in entered[-1]] if entered else None
+
+
+def paper_fills(process: DecisionProcess, entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | None:
+    """Fills at the paper broker of the decision before a date; None where there is none, or its fills are on file."""
+    before = last_decision(entries, date)
+    if before is None or fills_of(entries, before["date"]) is not None:
+        return None
+    path = _Path(process, before)
+    known = process.market_known(range(path.fill_bar, path.fill_bar + 1))
+    trades = np.where(process.halted[path.fill_bar], 0.0, path.planned / path.factor)
+    account = Account(path.start, path.prices, float(before["account"]["cash"]))
+    return path.filled(price_plan(account, trades, trades, process.costs, known).costs)
 
 
 def account_at(
@@ -233,7 +232,11 @@ def _shares(panel: MarketPanel, stated: Mapping[str, float]) -> FloatArray:
 
 
 class _Path:
-    def __init__(self, process: DecisionProcess, before: Mapping[str, Any], fills: Sequence[Fill] | None) -> None:
+    """Course of the account since a decision; without fills its orders count as filled as planned."""
+
+    def __init__(
+        self, process: DecisionProcess, before: Mapping[str, Any], fills: Sequence[Fill] | None = None
+    ) -> None:
         panel = process.panel
         self.panel, self.before = panel, before
         account = before["account"]
@@ -251,37 +254,36 @@ class _Path:
         self.start = self._by_asset(account["shares"]) / self.factor
         self.planned = self._by_asset(before["orders"])
         self.fill_bar = min(self.bar + (1 if process.lag else 0), panel.n_bars - 1)
-        at_fill = self.fill_bar - self.bar
-        self.paid: dict[str, float] = {}  # mean prices of the fills that were entered
+        self.prices = np.nan_to_num(share_prices(panel, process.env.fill)[self.fill_bar])
+        self.halted = process.halted[self.fill_bar]
         if fills is None:
-            traded, spent = self._as_planned(np.nan_to_num(share_prices(panel, process.env.fill)[self.fill_bar]))
+            value = np.abs(self.planned / self.factor) * self.prices
+            done = self.filled(float(before["cost"]) * value / max(value.sum(), 1e-300))
         else:
-            traded, spent = self._entered(fills)
-        self.shares = np.maximum(self.start + traded / self.factor, 0.0)
+            done = list(fills)
+        traded, values = dict.fromkeys(panel.assets, 0.0), dict.fromkeys(panel.assets, 0.0)
+        for fill in done:
+            traded[fill.ticker] += fill.shares
+            values[fill.ticker] += fill.shares * fill.price
+        # mean prices of the fills that were entered
+        self.paid = {} if fills is None else {name: values[name] / count for name, count in traded.items() if count}
+        self.shares = np.maximum(self.start + self._by_asset(traded) / self.factor, 0.0)
+        at_fill = self.fill_bar - self.bar
         self.interest = np.concatenate([[1.0], np.cumprod(1.0 + panel.cash_returns[self.bar + 1 :])])
-        filled = float(account["cash"]) * self.interest[at_fill] - spent
+        left = float(account["cash"]) * self.interest[at_fill] - sum(
+            fill.shares * fill.price + fill.cost for fill in done
+        )
         # at each bar since the decision, as if the fills had been paid by then
-        self.cash: FloatArray = filled * self.interest / self.interest[at_fill] + self._dividends(at_fill)
+        self.cash: FloatArray = left * self.interest / self.interest[at_fill] + self._dividends(at_fill)
+
+    def filled(self, costs: FloatArray) -> list[Fill]:
+        """Orders at the prices of the fill, but those in assets that are halted there; costs (assets,) in money."""
+        columns = (self.planned, self.prices / self.factor, costs)
+        rows = zip(self.panel.assets, *(column.tolist() for column in columns), self.halted.tolist(), strict=True)
+        return [Fill(asset, count, price, cost) for asset, count, price, cost, halted in rows if count and not halted]
 
     def _by_asset(self, numbers: Mapping[str, float]) -> FloatArray:
         return np.array([float(numbers.get(asset, 0.0)) for asset in self.panel.assets])
-
-    def _as_planned(self, prices: FloatArray) -> tuple[FloatArray, float]:
-        """Planned orders but those in assets that are halted at the fill, and the money that they took."""
-        open_ = np.full(len(prices), True) if self.panel.halted is None else ~self.panel.halted[self.fill_bar]
-        shares, value = np.where(open_, self.planned, 0.0), np.abs(self.planned / self.factor) * prices
-        cost = float(self.before["cost"])
-        if (shares != self.planned).any():
-            cost *= float(value[open_].sum() / max(value.sum(), 1e-300))
-        return shares, float((shares / self.factor * prices).sum()) + cost
-
-    def _entered(self, fills: Sequence[Fill]) -> tuple[FloatArray, float]:
-        traded, values = dict.fromkeys(self.panel.assets, 0.0), dict.fromkeys(self.panel.assets, 0.0)
-        for fill in fills:
-            traded[fill.ticker] += fill.shares
-            values[fill.ticker] += fill.shares * fill.price
-        self.paid = {name: values[name] / count for name, count in traded.items() if count}
-        return self._by_asset(traded), sum(fill.shares * fill.price + fill.cost for fill in fills)
 
     def _dividends(self, at_fill: int) -> FloatArray:
         """Money at each bar from dividends paid in cash since the decision, with interest; (bars,)."""

@@ -7,7 +7,7 @@ import datetime as dt
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,11 +30,11 @@ from finflow.trading.account_state import (
     account_at,
     fills_of,
     last_decision,
+    paper_fills,
     read_fills,
     read_holdings,
 )
-from finflow.trading.brokers.alpaca_broker import open_alpaca
-from finflow.trading.brokers.broker import BROKER_LOG, BrokerNotReady, MarketOrder, PaperBroker, client_id
+from finflow.trading.alpaca_broker import BrokerNotReady, OrderRouting, open_alpaca
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.decision_page import Check, DailyDecision, decision_page
 from finflow.trading.live_market import (
@@ -46,11 +46,14 @@ from finflow.trading.live_market import (
     run_data,
     run_verdict,
 )
-from finflow.trading.order_routing import OrderRouting
 from finflow.trading.price_checks import TradingCalendar
 from finflow.training.judging.agent_strategy import Agents
 
 PAPER_BROKER, ALPACA = "paper", "alpaca"
+_REMARKS = {
+    None: "this agent was never evaluated on its test window: --mode evaluate tells whether it is worth trading",
+    "no": "the evaluation found this agent worse than equal weight",
+}
 
 
 @dataclass(frozen=True)
@@ -84,20 +87,18 @@ class DecisionOutcome(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def decide(request: Request) -> DecisionOutcome:
+def decide(request: Request, agents: Agents | None = None, routing: OrderRouting | None = None) -> DecisionOutcome:
     """Decide, and write `decision.json`, `orders.csv`, `decision.html` and a line of `state.jsonl`.
+
+    Agents that were read and an account that was opened are used as they are.
 
     Raises FinflowError: One line that says what to do, where the prices, the account or the verdict forbid a decision.
     """
-    agents = load_agents(request.runs, request.overrides)
-    routing = open_routing(agents, request.live) if request.broker == ALPACA else None
+    agents = agents or load_agents(request.runs, request.overrides)
+    if routing is None and request.broker == ALPACA:
+        routing = open_routing(agents, request.live)
     if routing is not None and request.date is not None:
         raise ConfigError(f"--date names a day of the past, and {routing.broker.name} trades today: leave it out")
-    return decide_with(agents, request, routing)
-
-
-def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) -> DecisionOutcome:
-    """Decide with agents that were read, for the account of a broker that was opened; see `decide`."""
     verdict, capital = run_verdict(agents), agents.config.env.initial_capital
     if verdict == "no" and not request.accept_verdict:
         raise FinflowError(
@@ -108,48 +109,34 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
         raise ConfigError("--broker knows what is held and filled: leave --holdings and --fills out")
     if request.broker == ALPACA and request.cash is not None:
         raise ConfigError("--broker alpaca knows the cash of its account: leave --cash out")
-    clock = None if routing is None else routing.broker.clock()
-    market, checks, log = _checked_market(agents, request, dt.date.today() if clock is None else clock.day)
-    folder, panel = agents.folder / TRADING, market.panel
-    date, broker = str(panel.dates[-1]), None
-    if routing is not None and clock is not None:
-        if routing.decided(date) and not request.dry_run:
-            return DecisionOutcome(None, folder / date, (routing.place(date),))
-        if clock.is_open and date == str(clock.day):
+    today, is_open = (dt.date.today(), False) if routing is None else routing.broker.clock()
+    market, checks, log = _checked_market(agents, request, today)
+    folder, date, message = agents.folder / TRADING, str(market.panel.dates[-1]), log.message
+    if routing is not None:
+        before = routing.decided(log, date)
+        if before is not None and not request.dry_run:
+            return DecisionOutcome(None, folder / date, (routing.place(log, before),))
+        if is_open and date == str(today):
             raise BrokerNotReady(f"the session of {date} goes on, and its prices will change: decide after its close")
-        stated = routing.stated(panel)
-    elif request.broker == PAPER_BROKER:
-        broker = _open_broker(request, folder, market, capital)
-        stated = Holdings(broker.positions(), broker.cash())
-    else:
-        stated = Holdings() if request.holdings is None else read_holdings(request.holdings, panel.assets)
-        if request.cash is not None:
-            if stated.cash is not None:
-                raise FinflowError("cash is in --holdings and after --cash: leave one of them out")
-            stated = replace(stated, cash=request.cash)
-        if request.fills is not None:
-            stated = replace(stated, fills=read_fills(request.fills, panel.assets))
     entries = log.entries
     if request.dry_run:  # it may be of a day before the last decision
         entries = [entry for entry in entries if entry["date"] < date]
+    if routing is not None:
+        stated = routing.stated(log, market.panel)
+    elif request.broker == PAPER_BROKER:
+        stated = Holdings(cash=request.cash, fills=paper_fills(market.process, entries, date))
+    else:
+        stated = _stated(request, market.panel.assets)
     account = account_at(market, entries, stated, capital)
     made = DecisionMaking(agents, market, account).decision(checks)
-    remarks = [] if log.message is None else [log.message]
-    if verdict is None:
-        remarks.insert(
-            0, "this agent was never evaluated on its test window: --mode evaluate tells whether it is worth trading"
-        )
-    elif verdict == "no":
-        remarks.insert(0, "the evaluation found this agent worse than equal weight")
+    remarks = [one for one in (_REMARKS.get(verdict), message) if one is not None]
     if request.dry_run:
         return DecisionOutcome(made, None, tuple(remarks))
-    _write(folder, made, account, stated.fills, market, None if routing is None else routing.mark)
-    if broker is not None:
-        for ticker, shares in made.trades.items():  # each under an id of its own, so that none is placed twice
-            broker.submit(MarketOrder(client_id(made.agent_sha256, made.date, ticker), made.date, ticker, shares))
+    log = _write(folder, made, account, stated.fills, market, None if routing is None else routing.mark)
+    if request.broker == PAPER_BROKER:
         remarks.append(f"{len(made.orders)} orders are with the paper broker")
     if routing is not None:
-        remarks.append(routing.place(made.date))
+        remarks.append(routing.place(log, log.entries[-1]))
     return DecisionOutcome(made, folder / date, tuple(remarks))
 
 
@@ -164,17 +151,15 @@ def open_routing(agents: Agents, live: bool) -> OrderRouting:
             "env.execution_lag = 0 fills at the very prices that it decides on, which no broker does: an agent for a "
             "broker is trained with 1 or more"
         )
-    return OrderRouting(open_alpaca(agents.config.trading.alpaca, live), agents.folder / TRADING)
+    return OrderRouting(open_alpaca(agents.config.trading.alpaca, live))
 
 
-def _open_broker(request: Request, folder: Path, market: LiveMarket, capital: float) -> PaperBroker:
-    broker = PaperBroker(folder / BROKER_LOG, keep=not request.dry_run)
-    if not broker.is_open:
-        broker.open(capital if request.cash is None else request.cash)
-    elif request.cash is not None and broker.positions():
-        raise ConfigError("--cash opens the paper broker's account, which has begun: leave it out")
-    broker.fill_due(market.process)
-    return broker
+def _stated(request: Request, assets: Sequence[str]) -> Holdings:
+    stated = Holdings() if request.holdings is None else read_holdings(request.holdings, assets)
+    if request.cash is not None and stated.cash is not None:
+        raise FinflowError("cash is in --holdings and after --cash: leave one of them out")
+    fills = None if request.fills is None else read_fills(request.fills, assets)
+    return Holdings(stated.shares, stated.cash if request.cash is None else request.cash, fills)
 
 
 def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[LiveMarket, list[Check], HashedLog]:
@@ -226,7 +211,7 @@ def _write(
     fills: Sequence[Fill] | None,
     market: LiveMarket,
     broker: str | None,
-) -> None:
+) -> HashedLog:
     """Write the files of a decision, then its line of the log, with the mark of the broker's account, if any.
 
     A line that is there already is not written again.
@@ -244,6 +229,7 @@ def _write(
         same_day = [one for one in log.entries if one["kind"] == DECISION and one["date"] == made.date]
         if not same_day or same_day[-1] != entry:
             log.append(entry)
+        return log
 
 
 def _entry(
@@ -272,9 +258,9 @@ def _entry(
 def orders_csv(made: DailyDecision) -> str:
     """Orders as CSV: ticker, side, shares, price, value, cost."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["ticker", "side", "shares", "price", "value", "cost"])
-    for one in made.orders:
-        shares = int(one.shares) if float(one.shares).is_integer() else one.shares
-        writer.writerow([one.ticker, one.side, shares, one.price, round(one.value, 2), round(one.cost, 2)])
+    rows = [
+        [one.ticker, one.side, repr(one.shares).removesuffix(".0"), one.price, round(one.value, 2), round(one.cost, 2)]
+        for one in made.orders
+    ]
+    csv.writer(stream, lineterminator="\n").writerows([["ticker", "side", "shares", "price", "value", "cost"], *rows])
     return stream.getvalue()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -36,7 +36,6 @@ from finflow.trading.order_rounding import Account, Plan, price_plan, round_orde
 from finflow.training.judging.agent_strategy import Agents
 from finflow.training.judging.explainer import (
     ExactDecision,
-    aim_of,
     decide,
     in_double,
     integrated_gradients,
@@ -91,25 +90,20 @@ class Reasoning(ExactDecision):
             self.states.portfolio,
             self.states.complete,
         )
-        aim_before = mean_of(aim_of(decide(policy, before))[0] for policy in self.policies)
+        aim_before = mean_of(decide(policy, before).aim[0] for policy in self.policies)
         moved = self.aim - aim_before
         direction = 0.5 * moved.sign().unsqueeze(0)
-        shares = [
-            integrated_gradients(policy, self.states, direction, since=before, read=aim_of) for policy in self.policies
-        ]
-        of_assets = mean_of(one.assets[0].sum(dim=0) for one in shares)
-        of_market = mean_of(one.market[0] for one in shares)
-        listed = self.states.listed[0]
+        read = attrgetter("aim")
+        shares = [integrated_gradients(one, self.states, direction, since=before, read=read) for one in self.policies]
+        parts = mean_of(torch.cat([one.assets[0].sum(dim=0), one.market[0]]) for one in shares)
+        listed = self.states.listed[0].unsqueeze(1)
         count = max(int(listed.sum()), 1)
-        means = [(one.assets[0, :, :-1] * listed.unsqueeze(1)).sum(dim=0) / count for one in (before, self.states)]
-        moves = {
-            name: FeatureMove(float(means[0][n]), float(means[1][n]), float(of_assets[n]))
-            for n, name in enumerate(market.features.asset_names)
-        }
-        moves |= {
-            name: FeatureMove(float(before.market[0, n]), float(self.states.market[0, n]), float(of_market[n]))
-            for n, name in enumerate(market.features.market_names)
-        }
+        values = [
+            torch.cat([(one.assets[0, :, :-1] * listed).sum(dim=0) / count, one.market[0]]).tolist()
+            for one in (before, self.states)
+        ]
+        names = (*market.features.asset_names, *market.features.market_names)
+        moves = {name: FeatureMove(*row) for name, *row in zip(names, *values, parts.tolist(), strict=True)}
         return 0.5 * float(moved.abs().sum()), dict(sorted(moves.items(), key=lambda one: -abs(one[1].part)))
 
     def _alternatives(self) -> tuple[str, list[Alternative]]:
@@ -118,53 +112,47 @@ class Reasoning(ExactDecision):
         name, size = self.assets[asset], float(move[asset])
         code = int(self._codes(self.target.unsqueeze(0), asset)[0])
         question = _WORDS[code].format(name) if abs(size) > _NOTHING else "nothing is traded"
-        searched = list(self._searched(asset))
-        grids = [np.linspace(one.low, one.high, POINTS) for one in searched]
-        rows = [(one, value) for one, grid in zip(searched, grids, strict=True) for value in grid.tolist()]
-        codes = self._outcomes(rows, asset).reshape(-1, POINTS)
-        found, nearest = [], []
-        for one, grid, outcomes in zip(searched, grids, codes, strict=True):
-            other = grid[outcomes != code]
-            if other.size:
-                found.append(one)
-                nearest.append(float(other[np.abs(other - one.now).argmin()]))
-        if not found:
-            return question, []
-        inner, outer = np.array([one.now for one in found]), np.array(nearest)
-        for _ in range(HALVINGS):
+        names, now, low, high = self._searched(asset)
+        every = np.arange(len(names))
+        grid = np.linspace(low, high, POINTS, axis=1)
+        other = self._outcomes(np.repeat(every, POINTS), grid.reshape(-1), asset).reshape(grid.shape) != code
+        distance = np.where(other, np.abs(grid - now[:, None]), np.inf)
+        found = every[other.any(axis=1)]
+        inner, outer = now[found], grid[found, distance[found].argmin(axis=1)]
+        for _ in range(HALVINGS if found.size else 0):
             middle = 0.5 * (inner + outer)
-            changed = self._outcomes(list(zip(found, middle.tolist(), strict=True)), asset) != code
+            changed = self._outcomes(found, middle, asset) != code
             outer, inner = np.where(changed, middle, outer), np.where(changed, inner, middle)
-        values = outer.tolist()
-        after = self._outcomes(list(zip(found, values, strict=True)), asset).tolist()
+        after = self._outcomes(found, outer, asset).tolist() if found.size else []
+        rows = zip(found.tolist(), now[found].tolist(), outer.tolist(), after, strict=True)
         alternatives = [
-            Alternative(one.name, one.now, value, abs(value - one.now), _WORDS[outcome].format(name))
-            for one, value, outcome in zip(found, values, after, strict=True)
+            Alternative(names[n], before, value, abs(value - before), _WORDS[outcome].format(name))
+            for n, before, value, outcome in rows
         ]
         return question, sorted(alternatives, key=lambda one: (one.change, one.feature))[:SHOWN]
 
-    def _searched(self, asset: int) -> Iterable[_Searched]:
-        """Features that may change: those of the market, and of the asset traded most."""
+    def _searched(self, asset: int) -> tuple[list[str], FloatArray, FloatArray, FloatArray]:
+        """Features that may change, of the market and of the asset traded most: names, values now, and their ranges."""
         features, ranges = self.market.features, self.market.ranges
-        if bool(self.states.listed[0, asset]):
-            for column, feature in enumerate(features.asset_names):
-                now, seen = float(self.states.assets[0, asset, column]), ranges.assets_seen[column]
-                yield _Searched(f"{self.assets[asset]}:{feature}", asset, column, now, *np.clip(seen, -_CLIP, _CLIP))
-        for column, feature in enumerate(features.market_names):
-            now, seen = float(self.states.market[0, column]), ranges.market_seen[column]
-            yield _Searched(feature, None, column, now, *np.clip(seen, -_CLIP, _CLIP))
+        count = self._count(asset)
+        names = [f"{self.assets[asset]}:{feature}" for feature in features.asset_names[:count]]
+        now = torch.cat([self.states.assets[0, asset, :count], self.states.market[0]]).double().numpy()
+        seen = np.clip(np.concatenate([ranges.assets_seen[:count], ranges.market_seen]), -_CLIP, _CLIP)
+        return [*names, *features.market_names], now, seen[:, 0], seen[:, 1]
 
-    def _outcomes(self, rows: Sequence[tuple[_Searched, float]], traded: int) -> NDArray[np.int64]:
-        """Decisions on an asset (rows,) with one feature at another value; see `_codes`."""
-        count = len(rows)
-        assets = self.states.assets.repeat(count, 1, 1)
-        market = self.states.market.repeat(count, 1)
-        for row, (one, value) in enumerate(rows):
-            if one.asset is None:
-                market[row, one.column] = value
-            else:
-                assets[row, one.asset, one.column] = value
-        states = States(assets, market, self.states.portfolio.repeat(count, 1), self.states.complete)
+    def _count(self, asset: int) -> int:
+        """Features of an asset that may change: none of one that is not listed."""
+        return len(self.market.features.asset_names) if bool(self.states.listed[0, asset]) else 0
+
+    def _outcomes(self, chosen: NDArray[np.int64], values: FloatArray, traded: int) -> NDArray[np.int64]:
+        """Decisions on an asset (rows,) with one of the searched features at another value; see `_codes`."""
+        assets = self.states.assets.repeat(len(chosen), 1, 1)
+        market = self.states.market.repeat(len(chosen), 1)
+        count = self._count(traded)
+        for row, (feature, value) in enumerate(zip(chosen.tolist(), values.tolist(), strict=True)):
+            place = assets[row, traded] if feature < count else market[row]
+            place[feature if feature < count else feature - count] = value
+        states = States(assets, market, self.states.portfolio.repeat(len(chosen), 1), self.states.complete)
         return self._codes(mean_of(self._acted(decide(policy, states)) for policy in self.policies), traded)
 
     def _acted(self, decision: Decision) -> Tensor:
@@ -179,18 +167,6 @@ class Reasoning(ExactDecision):
 
 
 _WORDS: Mapping[int, str] = {1: "{} is bought", -1: "{} is sold", 0: "nothing is traded"}
-
-
-@dataclass(frozen=True)
-class _Searched:
-    """A feature that may change, of an asset or of the market, and the range over which it is searched."""
-
-    name: str
-    asset: int | None
-    column: int
-    now: float
-    low: float
-    high: float
 
 
 OVERDRAFT = 0.05  # share of the account that prices which moved until the fill may have left cash short of

@@ -13,7 +13,6 @@ tangents are added where a solution trades until it prices itself exactly.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -133,31 +132,30 @@ class _Program:
         if self.whole:
             self.most, self.sold = np.floor(self.most), np.floor(self.sold * (1.0 + 1e-12) + 1e-9)
         self.first = self.unit if self.whole else np.full(self.n, 1e-6)  # the smallest trade
-        self.tangents: list[tuple[int, float, float]] = []  # asset, slope and intercept, in shares of wealth
+        self.tangents: FloatArray = np.empty((0, 3))  # asset, slope and intercept, in shares of wealth
 
     def solve(self) -> Plan:
         """Solve, add tangents where the solution trades, and solve again until its costs are exact."""
-        for asset in range(self.n):
-            for size in (self.first[asset], abs(self.target[asset] - self.held[asset]), 0.25):
-                self._add_tangent(asset, size)
+        for sizes in (self.first, np.abs(self.target - self.held), np.full(self.n, 0.25)):
+            self._add_tangents(sizes)
         least = self.reserve / self.wealth
         for _ in range(ROUNDS):
             lots = self._lots(least)
             if lots is None:
                 return self._plan(np.zeros(self.n))
-            plan, sizes = self._plan(lots), np.abs(lots) * self.unit
-            estimated = np.zeros(self.n)
-            for asset, slope, intercept in self.tangents:
-                if sizes[asset] > 1e-12:
-                    estimated[asset] = max(estimated[asset], slope * sizes[asset] + intercept)
-            wrong = np.flatnonzero(plan.costs / self.wealth - estimated > _EXACT / self.n)
+            plan, sizes, estimated = self._plan(lots), np.abs(lots) * self.unit, np.zeros(self.n)
+            assets, slopes, intercepts = self.tangents.T
+            traded = sizes[assets.astype(np.int64)]
+            np.maximum.at(
+                estimated, assets.astype(np.int64), np.where(traded > 1e-12, slopes * traded + intercepts, 0.0)
+            )
+            wrong = plan.costs / self.wealth - estimated > _EXACT / self.n
             short = (self.reserve - plan.cash) / self.wealth
-            if not wrong.size and short <= 0.0:
-                return plan
-            if not wrong.size:  # by less than the solver's tolerance
-                least += short + _EXACT
-            for asset in wrong.tolist():
-                self._add_tangent(asset, float(sizes[asset]))
+            if not wrong.any():
+                if short <= 0.0:
+                    return plan
+                least += short + _EXACT  # by less than the solver's tolerance
+            self._add_tangents(np.where(wrong, sizes, 0.0))
         raise FinflowError(
             "no orders in whole lots were found: the costs under env.costs rise too steeply for this account; set "
             "trading.lot=0 for fractional shares"
@@ -170,8 +168,8 @@ class _Program:
 
         n, away, zero, infinite = self.n, self.target - self.held, np.zeros(self.n), np.full(self.n, np.inf)
         unit, one = diags_array(self.unit), diags_array(np.ones(n))
-        assets, slopes, intercepts = (np.array(each) for each in zip(*self.tangents, strict=True))
-        cost = np.eye(n)[assets]
+        assets, slopes, intercepts = self.tangents.T
+        cost = np.eye(n)[assets.astype(np.int64)]
         size = -slopes[:, None] * cost * self.unit
         matrix = block_array(
             [
@@ -209,35 +207,30 @@ class _Program:
     def _plan(self, lots: FloatArray) -> Plan:
         return price_plan(self.account, lots * self.lot, self.wanted, self.costs, self.market)
 
-    def _cost(self, asset: int, size: float) -> float:
-        trades = np.zeros((1, self.n))
-        trades[0, asset] = size
-        return float(self.costs.by_asset(trades, np.array([self.wealth]), self.market)[0, asset])
+    def _costs(self, sizes: FloatArray) -> FloatArray:
+        shares: FloatArray = self.costs.by_asset(sizes[None], np.array([self.wealth]), self.market)[0]
+        return shares
 
-    def _add_tangent(self, asset: int, size: float) -> None:
-        """Add the tangent to the cost of a trade of some size, in front of its first lot where a minimum is due."""
-        if not math.isfinite(size) or size <= 1e-9 or self.unit[asset] <= 0.0:
-            return
-        here = self._cost(asset, size)
-        slope = (self._cost(asset, size * (1.0 + _NUDGE)) - here) / (size * _NUDGE)
+    def _add_tangents(self, sizes: FloatArray) -> None:
+        """Add the tangents to the costs of trades of some sizes, in front of the first lot where a minimum is due."""
+        chosen = np.isfinite(sizes) & (sizes > 1e-9) & (self.unit > 0.0)
+        size = np.where(chosen, sizes, 1.0)
+        here = self._costs(size)
+        slope = (self._costs(size * (1.0 + _NUDGE)) - here) / (size * _NUDGE)
         intercept = here - slope * size
-        if intercept > 0.0:  # not above the cost of the first lot, where a minimum makes it no tangent
-            first = float(self.first[asset])
-            intercept = min(self._cost(asset, first) - slope * first, intercept)
-        tangent = (asset, slope, intercept)
-        if not any(asset == one and np.allclose(tangent[1:], others, 1e-9, 1e-13) for one, *others in self.tangents):
-            self.tangents.append(tangent)
+        # not above the cost of the first lot, where a minimum makes it no tangent
+        below = np.minimum(self._costs(self.first) - slope * self.first, intercept)
+        new = np.stack([np.arange(self.n), slope, np.where(intercept > 0.0, below, intercept)], axis=1)[chosen]
+        tangents = np.concatenate([self.tangents, new])
+        _, different = np.unique(tangents.round(12), axis=0, return_index=True)
+        self.tangents = tangents[np.sort(different)]
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
     """Keep what the solver prints, past Python, off the standard output."""
     sys.stdout.flush()
-    try:
-        kept = os.dup(1)
-    except OSError:  # there is none
-        yield
-        return
+    kept = os.dup(1)
     try:
         with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), 1)

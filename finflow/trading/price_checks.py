@@ -33,24 +33,17 @@ class WeekdayCalendar:
 
     def __init__(self, dates: NDArray[np.datetime64]) -> None:
         days = [day.astype(dt.date) for day in dates]
-        self._first, self._last, self._known = days[0], days[-1], frozenset(days)
         counts = np.bincount([day.weekday() for day in days], minlength=7)
         self._weekdays = frozenset(int(day) for day in np.flatnonzero(counts > _COMMON * np.sort(counts)[-3]))
         self.name = "every day" if len(self._weekdays) == 7 else "the weekdays of the prices, less their holidays"
+        begin = (pd.Timestamp(days[-1]) - pd.DateOffset(years=_YEARS)).date()
+        known = frozenset((day.month, day.day) for day in days if day > begin)
+        self._open = known | {(2, 29)} if days[0] <= begin else None  # None: too young for holidays
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
         days = (after + number * _DAY for number in range(1, (until - after).days + 1))
-        return [day for day in days if day.weekday() in self._weekdays and not self._is_holiday(day)]
-
-    def _is_holiday(self, day: dt.date) -> bool:
-        """True where the same day had no bar in the latest five years before that prices cover."""
-        if (day.month, day.day) == (2, 29):
-            return False
-        latest = min(day.year - 1, self._last.year)
-        if day.replace(year=latest) > self._last:
-            latest -= 1
-        same = [day.replace(year=latest - number) for number in range(_YEARS)]
-        return same[-1] >= self._first and self._known.isdisjoint(same)
+        days = (day for day in days if day.weekday() in self._weekdays)
+        return [day for day in days if self._open is None or (day.month, day.day) in self._open]
 
 
 class ExchangeCalendar:
@@ -81,32 +74,20 @@ class ExchangeCalendar:
 class PeriodCalendar:
     """Ends of the weeks, which end on Sunday, or of the months that weekly and monthly bars stand for.
 
-    The bar of a period may be dated on any day of it: on its last session, its last day or its first. With an
-    exchange a period ends with its last session, and one without any has no bar.
+    The bar of a period may be dated on any day of it: on its last session, its last day or its first.
     """
 
-    def __init__(self, per_year: int, exchange: ExchangeCalendar | None = None) -> None:
+    def __init__(self, per_year: int) -> None:
         self._frequency = "W-SUN" if per_year == WEEKLY else "M"
         self.name = "the weeks" if per_year == WEEKLY else "the months"
-        if exchange is not None:
-            self.name += f" of {exchange.name}"
-        self._exchange = exchange
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
         """Ends of the periods after that of one day, up to and including another day."""
         periods = pd.period_range(self.period(after) + 1, self.period(until), freq=self._frequency)
-        ends = [self._end(period) for period in periods]
-        return [end for end in ends if end is not None and end <= until]
+        return [end for period in periods if (end := period.end_time.date()) <= until]
 
     def period(self, day: dt.date) -> pd.Period:
         return pd.Period(day, freq=self._frequency)
-
-    def _end(self, period: pd.Period) -> dt.date | None:
-        last: dt.date = period.end_time.date()
-        if self._exchange is None:
-            return last
-        sessions = self._exchange.sessions(period.start_time.date() - _DAY, last)
-        return sessions[-1] if sessions else None
 
 
 TradingCalendar = WeekdayCalendar | ExchangeCalendar | PeriodCalendar
@@ -120,7 +101,7 @@ def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalen
     named = None if name is None else ExchangeCalendar(name, dates[0].astype(dt.date))
     per_year = bars_per_year(dates)
     if per_year != BARS_PER_YEAR:
-        return PeriodCalendar(per_year, named)
+        return PeriodCalendar(per_year)
     return named or _fitting_exchange(dates) or WeekdayCalendar(dates)
 
 

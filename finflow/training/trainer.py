@@ -161,6 +161,10 @@ class FinFlowTrainer:
         self.finetune()
         return _evaluate(run)
 
+    def agents(self) -> Agents:
+        """The agent of the best checkpoint; where there is none, of a latest one that is written now."""
+        return _agents_of(self._begin())
+
     @property
     def agent(self) -> BCell:
         """The B-Cell agent; there is none before the hand-over."""
@@ -226,14 +230,17 @@ class FinFlowTrainer:
         run.state.counters.phase, run.state.counters.phase_update = ONLINE, 0
 
 
-def _evaluate(run: TrainingRun) -> EvaluationOutcome:
+def _agents_of(run: TrainingRun) -> Agents:
     path = run.checkpoints.path(BEST)
     if not path.is_file():
         run.checkpoints.save_as(LATEST, *run.snapshot())
         path = run.checkpoints.path(LATEST)
+    return Agents.of([read_checkpoint(path)], run.config, run.device)
+
+
+def _evaluate(run: TrainingRun) -> EvaluationOutcome:
     run.progress.message("judging the best checkpoint on the test window")
     with stopping_at_once():
-        agents = Agents.of([read_checkpoint(path)], run.config, run.device)
-        outcome = judge_agents(run.training_data, agents, run.folder)
+        outcome = judge_agents(run.training_data, _agents_of(run), run.folder)
     run.log.result(hyperparameters(run.config), outcome.summary[AGENT])
     return outcome

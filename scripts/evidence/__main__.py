@@ -14,18 +14,17 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from finflow.cli.exit_status import run_safely
+from finflow.cli.options import positive_count
 from finflow.config import Config
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from scripts.evidence import (
     anytime,
     box_tasks,
-    coefficients,
     durability_page,
     foresight,
     generalisation,
     guard_faults,
-    hand_over,
     null_markets,
     offline_methods,
     on_policy_tasks,
@@ -86,16 +85,22 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("what", nargs="?", choices=["all", *PAGES], default="all", metavar="PAGE", help="one page")
     parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
-    parser.add_argument("--seeds", type=_count, default=3, help="seeds of most trainings")
-    parser.add_argument("--kills", type=_count, default=50, metavar="N", help="durability: of an account's process")
+    parser.add_argument("--seeds", type=positive_count, default=3, help="seeds of most trainings")
+    parser.add_argument(
+        "--kills", type=positive_count, default=50, metavar="N", help="durability: of an account's process"
+    )
     parser.add_argument(
         "--sb3-python",
-        type=_interpreter,
+        type=_file_or("name the interpreter that has the peers"),
         metavar="PATH",
         help=f"optimality, tasks: peers too. {HINT}",
     )
+    converted = "scripts/convert_relatives.py"
     parser.add_argument(
-        "--nyse", type=_prices, metavar="CSV", help="rollouts: prices of NYSE(O) too, by scripts/convert_relatives.py"
+        "--nyse",
+        type=_file_or(f"python {converted} writes such a file"),
+        metavar="CSV",
+        help=f"rollouts: prices of NYSE(O) too, by {converted}",
     )
     parser.add_argument("--stale", action="store_true", help="mark and list the pages that other code made; no more")
     given = parser.parse_args(arguments)
@@ -109,27 +114,15 @@ def main(arguments: Sequence[str]) -> None:
             make(given)
 
 
-def _count(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
-    return int(text)
+def _file_or(advice: str) -> Callable[[str], Path]:
+    """Check of an option that a file is there: looked for now, and not after hours."""
 
+    def present(text: str) -> Path:
+        if not Path(text).is_file():
+            raise argparse.ArgumentTypeError(f"there is no {text}; {advice}")
+        return Path(text)
 
-def _interpreter(text: str) -> Path:
-    """A Python that is there: looked for now, and not after hours."""
-    return _present(text, "name the interpreter that has the peers")
-
-
-def _prices(text: str) -> Path:
-    """A file of prices that is there."""
-    return _present(text, "python scripts/convert_relatives.py writes such a file")
-
-
-def _present(text: str, advice: str) -> Path:
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"there is no {text}; {advice}")
-    return Path(text)
+    return present
 
 
 @registered
@@ -137,12 +130,6 @@ def make_foresight(given: argparse.Namespace) -> None:
     """Scores of honest strategies in the audit's test of foreknowledge, and of leaks by their size."""
     results = run_missing(foresight.foresight_variants(), _kept("foresight"), RUNS)
     _write("foresight", foresight.foresight_page(results), draws=foresight.DRAWS)
-
-
-@registered
-def make_hand_over(given: argparse.Namespace) -> None:
-    """Validation value across the hand-over to the online phase, with and without its safeguards."""
-    _page("hand-over", hand_over.hand_over_variants(given.seeds), hand_over.hand_over_table, looks=hand_over.LOOKS - 1)
 
 
 @registered
@@ -273,21 +260,14 @@ def make_rollouts(given: argparse.Namespace) -> None:
         run_missing(rollouts.nyse_variants(given.nyse), path, RUNS)
     nyse = [result for name, result in kept_results(path).items() if name.startswith("rollouts-nyse-")]
     controls = run_missing(rollout_controls.control_variants(PLANTED_SEEDS), path, RUNS)
-    paired = run_missing(coefficients.coefficient_variants(), path, RUNS)
     later = run_missing(rollout_controls.later_years_variants(given.seeds), path, RUNS)
     tables = [
         rollouts.rollout_table([*results, *nyse]),
         rollout_controls.seeding_table(controls),
         rollout_controls.control_table(controls, results),
-        coefficients.coefficient_table(paired),
         rollout_controls.later_years_table(later),
     ]
-    _write(
-        "rollouts",
-        "\n" + "\n".join(tables),
-        [*results, *controls, *paired, *later],
-        seeds=coefficients.SEEDS,
-    )
+    _write("rollouts", "\n" + "\n".join(tables), [*results, *controls, *later])
 
 
 def _kept(page: str) -> Path:

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.synthetic_market import process_of
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, named_strategy
-from finflow.trading.paper.paper_account import ALPHA, Expectation
+from finflow.trading.paper_page import ALPHA, Expectation
 from scripts.evidence.null_markets import WARM_UP, process_after
 from scripts.evidence.results import kept_result
 from scripts.evidence.tables import markdown_table, share_interval
@@ -184,21 +184,10 @@ def _distant(expected: Expectation, account: FloatArray) -> NDArray[np.bool_]:
     """Two-sided Welch t test at `ALPHA` of the account's mean after each day against the backtest's, (n,)."""
     logs, count = np.log1p(account), np.arange(1.0, len(account) + 1.0)
     mean = np.cumsum(logs) / count
-    own = np.maximum(np.cumsum(logs**2) / count - mean**2, 0.0) / np.maximum(count - 1.0, 1.0)
-    other = expected.deviation**2 / expected.count
-    freedom = (own + other) ** 2 / (own**2 / np.maximum(count - 1.0, 1.0) + other**2 / (expected.count - 1.0))
-    return np.asarray(np.abs(mean - expected.mean) > _critical(freedom) * np.sqrt(own + other))
-
-
-@cache
-def _critical_table() -> tuple[FloatArray, FloatArray]:
-    freedom = np.geomspace(1.0, 1e5, 4000)
-    return freedom, stats.t.ppf(1.0 - ALPHA / 2.0, freedom)
-
-
-def _critical(freedom: FloatArray) -> FloatArray:
-    """Two-sided critical values of Student's t, interpolated: the quantile itself takes milliseconds a path."""
-    return np.interp(freedom, *_critical_table())
+    deviation = np.sqrt(np.maximum(np.cumsum(logs**2) - count * mean**2, 0.0) / np.maximum(count - 1.0, 1.0))
+    backtest = (expected.mean, expected.deviation, expected.count)
+    found = stats.ttest_ind_from_stats(mean, deviation, np.maximum(count, 2.0), *backtest, equal_var=False)
+    return np.asarray(found.pvalue < ALPHA)
 
 
 def measure(study: AnytimeStudy, panel: MarketPanel, rules: Mapping[str, FloatArray]) -> dict[str, Any]:

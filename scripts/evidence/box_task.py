@@ -24,8 +24,8 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import Networks
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.critic import CRITICS, CriticEnsemble, NetworkShape, Valuation, ValueNetwork
+from finflow.agent.networks.distributions import normal_log_density, weighted_likelihood_loss
 from finflow.agent.networks.layers import Encoding, EnsembleLinear, normalised
-from finflow.agent.networks.logistic_normal import normal_log_density, weighted_likelihood_loss
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig
 

@@ -25,7 +25,7 @@ from finflow.errors import EvidenceError
 from finflow.files import write_atomically
 from finflow.line_file import HashedLog
 from finflow.trading.account_state import STATE
-from finflow.trading.brokers.alpaca_broker import KEY, SECRET
+from finflow.trading.alpaca_broker import KEY, SECRET
 from finflow.trading.live_market import TRADING
 from scripts.evidence import fake_alpaca
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, serving
@@ -40,7 +40,7 @@ PATIENCE = 120.0
 """Seconds without a new line, after which the measurement is given up."""
 _LOOK = 0.002
 IMPATIENT = (
-    "import sys; from finflow.trading.paper import paper_trading; paper_trading.POLL = 0.05; "
+    "import sys; from finflow.trading import paper_trading; paper_trading.POLL = 0.05; "
     "from finflow.cli import main; sys.exit(main())"
 )
 """The program that follows the account: the command line, with less time between two checks."""

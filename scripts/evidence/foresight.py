@@ -15,7 +15,7 @@ from finflow.config import Config
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, Strategy
-from finflow.training.audit.audited_decisions import AuditedMarket
+from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles, decided_views
 from finflow.training.audit.foreknowledge import Foreknowledge, RankScore, best_honest, views_of_portfolios
 from finflow.training.audit.look_ahead import Finding
@@ -107,7 +107,7 @@ def _rules(data: TrainingData) -> Iterator[Strategy]:
 
 def _features(data: TrainingData) -> Iterator[Finding]:
     panel = data.process.panel
-    return AuditedForeknowledge(AuditedMarket(panel, data.config, data.split), OpenedFiles()).of_features()
+    return AuditedForeknowledge(AuditSubjects(panel, data.config, data.split), OpenedFiles()).of_features()
 
 
 def _honest(test: Foreknowledge, bars: int) -> dict[str, float]:

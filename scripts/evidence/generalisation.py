@@ -76,11 +76,7 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
 #: a least trade rate, a gate held open beside each anchor of the aim, and anchors to the pretrained policy and to equal
 #: weight whatever the cash.
 WITHDRAWN = 11
-#: Name -> seeds after which it was given up, among the last by the rule after three seeds.
-GIVEN_UP = {"noise": 3, "averaging": 3}
 CLASSICAL = "classical"
-#: What is off unless somebody turns it on, as users were promised: a default may not have it.
-PROMISED_OFF = (*DROPOUT, *NOISE)
 
 
 def walk_forward_variants(
@@ -93,8 +89,6 @@ def walk_forward_variants(
 
     Parameters
     ----------
-    seeds : int
-        Of each configuration and fold, but for those that were given up before.
     page : str
         Begins the names of the variants: pages of different sizes keep their own results.
     """
@@ -102,7 +96,7 @@ def walk_forward_variants(
     variants = [
         Variant(
             f"{page}-{name}-fold-{fold}",
-            range(min(seeds, GIVEN_UP.get(name, seeds))),
+            range(seeds),
             {**size, **overrides},
             measure=partial(train_and_judge, name=name, fold=fold),
         )
@@ -120,7 +114,7 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
     """Train one fold; backtest its best checkpoint, what it learned alone, and equal weight on the fold's window."""
     plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut, seed = plan.folds[fold - 1], config.train.seed
-    training = plan.training(cut, seed)
+    training = plan.fold_training(cut, seed)
     (path,) = train_all([training], {training.market: plan.panel})
     checkpoint = read_checkpoint(path)
     device = choose_device(config.train.device)
@@ -147,7 +141,7 @@ def judge_rules(config: Config, fold: int) -> dict[str, Any]:
     """The classical strategies on a fold's window."""
     plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut = plan.folds[fold - 1]
-    process = process_on(plan.training(cut, config.train.seed).training_data(plan.panel), plan.panel)
+    process = process_on(plan.fold_training(cut, config.train.seed).training_data(plan.panel), plan.panel)
     names = dict.fromkeys((BASELINE, *COMPARED))
     played = run_backtests(process, cut.tests[0], [named_strategy(name, config.evaluation) for name in names])
     return {
@@ -165,13 +159,8 @@ def _figures(run: Backtest, config: Config) -> dict[str, float]:
 
 def _last_measured(rows: pd.DataFrame) -> dict[str, float]:
     """The figures of generalisation at the checkpoint that is judged."""
-    columns = [name for name in rows.columns if str(name).startswith(PREFIX)]
-    found: dict[str, float] = {}
-    for name in columns:
-        known = rows[name].dropna()
-        if len(known):
-            found[str(name).removeprefix(PREFIX)] = float(known.iloc[-1])
-    return found
+    last = rows.filter(regex=f"^{PREFIX}").ffill().iloc[-1].dropna()
+    return {str(name).removeprefix(PREFIX): float(value) for name, value in last.items()}
 
 
 class Ranked(NamedTuple):
@@ -196,31 +185,23 @@ def ranked(results: Sequence[Result], multiple: float = MULTIPLE) -> list[Ranked
     """Configurations by their scores, the best first.
 
     Seeds of a fold share its window, and are no independent evidence about other windows. So the error is that
-    of the folds' means, where it is larger than the one of all trainings taken as independent. What was given up after
-    its first seeds stands behind what was not, whatever its score.
+    of the folds' means, where it is larger than the one of all trainings taken as independent.
 
     Raises
     ------
     EvidenceError
-        If a configuration lacks a fold of a seed that it has, or has other seeds than the first.
+        If a configuration lacks a fold or a seed that another has.
     """
     own = _trainings(results)
-    pairs = sorted({(one["fold"], one["seed"]) for found in own.values() for one in found})
+    pairs = {(one["fold"], one["seed"]) for found in own.values() for one in found}
     table = []
     for name, found in own.items():
-        seeds = sorted({one["seed"] for one in found})
-        first = [(fold, seed) for fold, seed in pairs if seed <= seeds[-1]]
-        if sorted((one["fold"], one["seed"]) for one in found) != first:
+        if len(found) != len(pairs):
             raise EvidenceError(f"{name} cannot be ranked: it has not the same folds and seeds as the others")
-        values = np.array([_over(one) for one in found])
-        folds = np.array([one["fold"] for one in found])
-        mean, error = float(values.mean()), standard_error(values, folds)
+        values = np.array([float(one["judged"]["sharpe"]) - float(one["equal_weight"]["sharpe"]) for one in found])
+        mean, error = float(values.mean()), standard_error(values, np.array([one["fold"] for one in found]))
         table.append(Ranked(name, len(values), mean, error, mean - multiple * error))
-    return sorted(table, key=lambda one: (one.trainings, _known(one.score)), reverse=True)
-
-
-def _known(score: float) -> float:
-    return score if math.isfinite(score) else -math.inf
+    return sorted(table, key=lambda one: np.nan_to_num(one.score, nan=-math.inf), reverse=True)
 
 
 def standard_error(values: FloatArray, groups: NDArray[np.int64]) -> float:
@@ -233,32 +214,9 @@ def standard_error(values: FloatArray, groups: NDArray[np.int64]) -> float:
     return max(single, together)
 
 
-def tried(results: Sequence[Result]) -> int:
-    """Configurations that were chosen among: what ``evaluation.configurations_tried`` has to be for the chosen one."""
-    return len(_trainings(results)) + WITHDRAWN
-
-
 def _trainings(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Results of each configuration; those of the classical strategies left out."""
     return grouped((one for one in results if one["configuration_name"] != CLASSICAL), "configuration_name")
-
-
-def _over(one: Result) -> float:
-    return float(one["judged"]["sharpe"]) - float(one["equal_weight"]["sharpe"])
-
-
-def chosen(results: Sequence[Result], configurations: Mapping[str, Mapping[str, object]] = CONFIGURATIONS) -> str:
-    """The first by the rule of those that may be a default.
-
-    Raises
-    ------
-    EvidenceError
-        If none may.
-    """
-    for one in ranked(results):
-        if not set(PROMISED_OFF) & set(configurations.get(one.name, {})):
-            return one.name
-    raise EvidenceError(f"every configuration has one of {', '.join(PROMISED_OFF)}, which are off by default")
 
 
 def ranking_table(results: Sequence[Result]) -> str:
@@ -304,11 +262,8 @@ def account(results: Sequence[Result]) -> str:
     first = next(iter(own.values()))
     windows = sorted({" to ".join(one["window"]) for one in first})
     years = sum(one["days"] for one in first if one["seed"] == first[0]["seed"]) / BARS_PER_YEAR
-    best, default = ranked(results)[0].name, chosen(results)
     return (
-        f"Configurations tried: {tried(results)}, {WITHDRAWN} of them of options that no longer exist and without a "
-        f"row; trainings: {sum(map(len, own.values()))}. Judged windows: "
-        f"{', '.join(windows)} ({years:.1f} years in all). First by the rule: **{best}**; "
-        f"first of those that leave off what is promised to be off by default "
-        f"({', '.join(f'`{key}`' for key in PROMISED_OFF)}): **{default}**.\n"
+        f"Configurations tried: {len(own) + WITHDRAWN}, {WITHDRAWN} of them of options that no longer exist and "
+        f"without a row; trainings: {sum(map(len, own.values()))}. Judged windows: {', '.join(windows)} "
+        f"({years:.1f} years in all). First by the rule: **{ranked(results)[0].name}**.\n"
     )

@@ -30,10 +30,10 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.statistics import bootstrap
-from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Resampling
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Resampling, draw_days
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.verdict import SIZE, VerdictReference, reach_verdict
+from finflow.evaluation.statistics.significance_tests import SIZE
+from finflow.evaluation.statistics.verdict import judge
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.line_file import append_line
@@ -154,13 +154,10 @@ def judge_market(
     decisions = range(WARM_UP, process.panel.n_bars)
     baseline, patient, *runs = run_backtests(process, decisions, [*rivals, *strategies])
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
-    draws = bootstrap.draw_days(len(baseline.returns), resampling)
-    base, seldom = (bootstrap.resample_sharpe(run, draws) for run in (baseline, patient))
+    draws, against = draw_days(len(baseline.returns), resampling), (baseline.returns, patient.returns)
     found = {}
     for run in runs:
-        own = bootstrap.resample_sharpe(run, draws)
-        against = (VerdictReference(baseline.returns, own - base), VerdictReference(patient.returns, own - seldom))
-        verdict = reach_verdict(run.returns, against, Tries(), resampling)
+        verdict = judge(run.returns, against, run.cash_returns, Tries(), resampling, draws)
         p = math.nan if verdict.spa is None else verdict.spa.p_consistent
         found[run.name] = {
             "answer": verdict.beats_equal_weight,

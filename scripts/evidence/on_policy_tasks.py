@@ -19,6 +19,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
@@ -26,7 +27,7 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import Config
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer, train_advanced_ppo
-from finflow.training.on_policy.task_rollouts import VectorTask
+from finflow.training.on_policy.vector_tasks import VectorTask
 from scripts.evidence.results import Variant, ask_peer, kept_results, write_result
 from scripts.evidence.tables import markdown_table
 
@@ -93,7 +94,7 @@ def held_out_returns(trainer: AdvancedPPOTrainer, name: str, episodes: int, seed
     task.reset(seed)
     returns, playing = np.zeros(episodes), np.ones(episodes, np.bool_)
     while playing.any():
-        result = task.step(trainer.act(task.observations))
+        result = task.step(torch.from_numpy(trainer.act(task.observations)))
         returns += np.where(playing, result.rewards, 0.0)
         playing &= ~result.ended
     return returns

@@ -21,9 +21,8 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.preferences.judged_pairs import RISK_AVERSION, judge_pairs, make_judge, mean_variance
 from finflow.preferences.model_report import LearnedModel, ModelFigures, judge_model, learn_model
 from finflow.preferences.pair_tensors import pair_tensors
-from finflow.preferences.pairs import PairFile
+from finflow.preferences.pairs import PairFile, PortfolioPath, SegmentMarket
 from finflow.preferences.preference_reward import save_model
-from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.phases.training_state import seeded
@@ -86,7 +85,7 @@ def learn_known_utility(config: Config) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         names = (*data.features.asset_names, *data.features.market_names)
-        save_model(path, learned, names)
+        save_model(path, learned.model, learned.report(), names)
         of_model = {"objectives.reward": "preference", "objectives.preference.model": str(path)}
         for name, keys in (("model", of_model), ("true", {"objectives.reward": TRUE_REWARD})):
             agents[name] = train_and_validate(changed_config(config, keys)).backtests[-1]

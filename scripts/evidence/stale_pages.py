@@ -50,24 +50,15 @@ def unmarked(text: str) -> str:
 
 
 def marked(text: str, present: Deciding) -> str:
-    """A page with a line after its title where other code or defaults made its results, and without it where not.
-
-    A line that names the same ones stays as it is: it says what the code was when it was written.
-    """
+    """A page with a line after its title where other code or defaults made its results, and without it where not."""
     older, plain = made_by(text, present), unmarked(text)
     if not older:
         return plain
-    found = _MARK.search(text)
-    if found and found[0].startswith(f"> Made {older}:"):
-        return text
     command = _COMMAND.search(plain)
     anew = f"; `{command[1]}` makes them anew" if command else ""
-    mark = (
-        f"> Made {older}: what decides has changed since (code {present.code}, defaults {present.defaults} when this "
-        f"line was written), and its figures may be others{anew}.\n\n"
-    )
     title, _, rest = plain.partition("\n\n")
-    return f"{title}\n\n{mark}{rest}"
+    mark = f"> Made {older}: what decides has changed since, and its figures may be others{anew}."
+    return f"{title}\n\n{mark}\n\n{rest}"
 
 
 def mark_pages(folder: Path) -> list[str]:

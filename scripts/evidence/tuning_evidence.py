@@ -17,8 +17,7 @@ from finflow.config import Config, changed_config, flatten
 from finflow.config.yaml_text import parse_file
 from finflow.evaluation.backtest import run_backtests
 from finflow.experiments.tasks import ComputeResources
-from finflow.experiments.tuning.study import DEFAULT_SPACE, begin, stored_study
-from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial
+from finflow.experiments.tuning.study import ATTRIBUTES, DEFAULT_SPACE, begin, best_trial, stored_study
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
@@ -109,8 +108,8 @@ def tuning_variants(
 def search_and_retrain(config: Config) -> dict[str, Any]:
     """Search, and train the best of it anew."""
     outcome = tune(config, None, ComputeResources(), lambda line: None)
-    trials = begin(stored_study(outcome.folder), outcome.folder).store.trials
-    best = best_trial(trials)
+    store = begin(stored_study(outcome.folder), outcome.folder).store
+    trials, best = store.trials, best_trial(store.study)
     if best is None:
         raise ValueError("a search without a result has none to be measured")
     return {

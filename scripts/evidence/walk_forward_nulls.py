@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from finflow.config import Config, load_config
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.multi_run.repeated_trainings import joined, judge_joined
+from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.experiments.jobs.folds import Fold, folds_of, history_of, load_before_test
+from finflow.evaluation.statistics.verdict import judge
+from finflow.experiments.jobs.walk_forward import Fold, folds_of, history_of, load_before_test
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, PatientEqualWeight, named_strategy
@@ -101,9 +102,10 @@ def judge_joined_market(panel: MarketPanel, config: Config, seed: int, edge: flo
         played.append(run_backtests(process, fold.tests[0], strategies))
     baseline, patient, *runs = (joined(parts) for parts in zip(*played, strict=True))
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
+    rivals = (baseline.returns, patient.returns)
     found = {}
     for run in runs:
-        verdict = judge_joined(run, baseline, patient, Tries(), resampling)
+        verdict = judge(run.returns, rivals, run.cash_returns, Tries(), resampling, bars_per_year=run.bars_per_year)
         found[run.name] = {
             "answer": verdict.beats_equal_weight,
             "daily": all(reason.enough for reason in verdict.reasons[:3]),

@@ -4,13 +4,11 @@
 demiguel monthly Sharpe ratios of 1/N, minimum variance and others: table 3 of DeMiguel, Garlappi and Uppal (2009)
 olmar    wealth of OLMAR on the sets of Li and Hoi (2012), without costs
 pamr     wealth of PAMR on the sets of Li, Zhao, Hoi and Gopalkrishnan (2012), without costs
-tsmom    sign of time-series momentum: Moskowitz, Ooi and Pedersen (2012)
 ======== =============================================================================================================
 
 Examples:
   python -m scripts.replicate demiguel                       # factors that arch and linearmodels ship
   python -m scripts.replicate olmar --data universal_portfolios-0.4.17-py3-none-any.whl
-  python -m scripts.replicate tsmom --data monthly.csv
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from finflow.cli.options import Parser
 from scripts.evidence.results import write_result
 from scripts.replicate.comparison import Comparison, as_result, comparison_table
 
-NAMES = ("demiguel", "olmar", "pamr", "tsmom")
+NAMES = ("demiguel", "olmar", "pamr")
 KEPT = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "results" / "replication.json"
 
 
@@ -56,12 +54,6 @@ def _computed(name: str, data: Path | None) -> tuple[list[Comparison], str]:
 
         tables = shipped_sets()
         return compare_policies(tables), f"Kenneth R. French's data library: {'; '.join(tables)}"
-    if name == "tsmom":
-        from scripts.replicate.trend_sign import compare_sign, monthly_panel
-
-        panel = monthly_panel(data)
-        origin = str(panel.provenance.get("data", data))
-        return compare_sign(panel, "30 portfolios" if data is None else data.name), origin
     from scripts.replicate.online_wealth import compare_wealth, read_sets
 
     sets, origin = read_sets(data)

@@ -37,7 +37,6 @@ _HEADINGS = {
     "demiguel": "1/N and its rivals",
     "olmar": "OLMAR",
     "pamr": "PAMR",
-    "tsmom": "Sign of time-series momentum",
 }
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import util
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +23,6 @@ from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold
 from finflow.strategies.online_selection import ConstantRebalanced, MeanReversion, PassiveAggressiveMeanReversion
 from finflow.strategies.strategy import Information, Strategy
-from scripts.convert_relatives import prices_from_relatives
 from scripts.replicate.comparison import WEALTH, Comparison
 
 FloatArray = NDArray[np.float64]
@@ -44,7 +41,7 @@ SIZES = {
 _INSIDE = "universal/data/"
 _HINT = (
     "the wheel of universal-portfolios 0.4.17 has the six sets (pip download --no-deps universal-portfolios==0.4.17): "
-    "name it, a folder of CSV files such as djia.csv, or one such file, with --data"
+    "name it, or a folder of its CSV files such as djia.csv, with --data"
 )
 
 
@@ -143,14 +140,13 @@ def _said(name: str, what: str, same: bool) -> str:
     return ""
 
 
-def read_sets(given: Path | None) -> tuple[dict[str, FloatArray], str]:
+def read_sets(path: Path | None) -> tuple[dict[str, FloatArray], str]:
     """Prices of every set that is there, and the origin in words with its hash.
 
     Parameters
     ----------
-    given : Path, optional
-        A wheel, a folder of CSV files, or a file of price relatives or of prices that begin at the first relative. Left
-        out, the installed package universal-portfolios.
+    path : Path, optional
+        The wheel of universal-portfolios, or a folder of its CSV files.
 
     Returns
     -------
@@ -160,49 +156,21 @@ def read_sets(given: Path | None) -> tuple[dict[str, FloatArray], str]:
     Raises
     ------
     MarketError
-        If nothing is named or installed, or what is there cannot be read.
+        If nothing is named, or what is there cannot be read.
     """
-    path = given or _installed()
     if path is None:
         raise MarketError(f"there are no price relatives: {_HINT}")
-    if not path.exists():
-        raise MarketError(f"there is no {path}: {_HINT}")
     if path.is_file() and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             members = {Path(name).stem: name for name in archive.namelist() if name.startswith(_INSIDE)}
             found = {name: archive.read(members[name]) for name in SIZES if name in members}
-    elif path.is_dir():
-        found = {name: (path / f"{name}.csv").read_bytes() for name in SIZES if (path / f"{name}.csv").is_file()}
     else:
-        return {path.stem: _file_prices(path)}, f"{path.name}, SHA-256 {_hash(path.read_bytes())}"
+        found = {name: (path / f"{name}.csv").read_bytes() for name in SIZES if (path / f"{name}.csv").is_file()}
     if not found:
         raise MarketError(f"{path} has none of {', '.join(f'{name}.csv' for name in SIZES)}: {_HINT}")
     sets = {name: _chained(content, f"{name}.csv of {path}") for name, content in found.items()}
-    return sets, f"{path.name}, SHA-256 of the sets {_hash(b''.join(found.values()))}"
-
-
-def _installed() -> Path | None:
-    found = util.find_spec("universal")
-    folders = [] if found is None else list(found.submodule_search_locations or [])
-    data = [Path(folder) / "data" for folder in folders if (Path(folder) / "data" / "djia.csv").is_file()]
-    return data[0] if data else None
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _file_prices(path: Path) -> FloatArray:
-    """Prices of one file, of relatives or of prices: relatives jump around 1, prices move little by little."""
-    try:
-        table = pd.read_csv(path, header=None, skiprows=1).to_numpy(dtype=np.float64)
-    except (OSError, ValueError):
-        table = np.ones((1, 1))
-    if len(table) > 2 and (table > 0.0).all():
-        level = np.log(table)
-        if np.median(np.abs(np.diff(level, axis=0))) < np.median(np.abs(level)):
-            return _chained(path.read_bytes(), str(path))
-    return prices_from_relatives(path, start=dt.date(2000, 1, 3)).to_numpy(dtype=np.float64)
+    digest = hashlib.sha256(b"".join(found.values())).hexdigest()[:16]
+    return sets, f"{path.name}, SHA-256 of the sets {digest}"
 
 
 def _chained(content: bytes, where: str) -> FloatArray:

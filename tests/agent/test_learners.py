@@ -12,9 +12,14 @@ from hypothesis import given, settings, strategies as st
 from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import linearised
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import BehaviourCloning, BehaviourValues, OfflineLearner, portfolio_networks
-from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.learners.offline_learner import (
+    IQL,
+    TD3BC,
+    BehaviourCloning,
+    BehaviourValues,
+    OfflineLearner,
+    portfolio_networks,
+)
 from finflow.agent.losses.offline_losses import advantage_weights, expectile_loss, expectile_of
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape
 from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy
@@ -161,15 +166,6 @@ def test_of_several_inputs_each_has_the_gradient_of_autograd(shape: NetworkShape
     for direct, linear in zip(*slopes, strict=True):
         torch.testing.assert_close(linear, direct, rtol=1e-4, atol=1e-7)  # float32, sums in another order
     assert min(slope.abs().max() for _, *of_inputs in slopes for slope in of_inputs) > 0.0
-
-
-def test_an_input_without_gradient_is_a_number() -> None:
-    held = torch.tensor([[1.0, 2.0]])
-    bought = torch.tensor([[3.0, 4.0]], requires_grad=True)
-    value = linearised(lambda first, second: (first * second).sum(-1), held, bought)
-    assert value.item() == pytest.approx(11.0)
-    (slope,) = torch.autograd.grad(value.sum(), bought)
-    assert slope.tolist() == [[1.0, 2.0]]
 
 
 def test_a_pull_changes_gradients_and_no_decision(shape: NetworkShape, make_batch: MakeBatch) -> None:

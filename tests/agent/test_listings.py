@@ -16,12 +16,10 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners import bcell, soft_actor_critic
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import BehaviourCloning, portfolio_networks
-from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.learners.offline_learner import IQL, TD3BC, BehaviourCloning, portfolio_networks
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.logistic_normal import (
+from finflow.agent.networks.distributions import (
     LogisticNormal,
     kl_per_dimension,
     log_ratio_entropy,
@@ -30,7 +28,6 @@ from finflow.agent.networks.logistic_normal import (
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.config import BCellConfig
-from finflow.training.on_policy.market_rollouts import distribution_of
 from tests.agent.conftest import CPU, SMALL, coverage, generator, make_agent, with_choices
 
 MakeBatch = Callable[..., Batch]
@@ -102,7 +99,7 @@ def test_offline_learners_learn_the_same(
 ) -> None:
     config, batch = BCellConfig.model_validate(SMALL), complete(make_batch())
     pair = [learner(portfolio_networks(shape, config, generator()), config, CPU) for _ in range(2)]
-    monkeypatch.setattr("finflow.agent.learners.td3bc.standard_normal", same_draws)
+    monkeypatch.setattr("finflow.agent.learners.offline_learner.standard_normal", same_draws)
     for _ in range(2):
         narrow, wide = (
             one.update(data, 0.0, generator()) for one, data in zip(pair, (batch, wider_batch(batch)), strict=True)
@@ -184,14 +181,14 @@ def test_on_policy_densities_entropies_and_divergences_are_those_without_them(
     own, other = (ExpertPolicy(shape, generator(seed)) for seed in (0, 1))
     states = complete(make_batch()).states
     with torch.no_grad():
-        narrow, wide = distribution_of(own, states), distribution_of(own, wider_states(states))
-        reference = distribution_of(other, states), distribution_of(other, wider_states(states))
-    drawn = narrow.sample(generator(2))
+        narrow, wide = own(states).distribution, own(wider_states(states)).distribution
+        reference = other(states).distribution, other(wider_states(states)).distribution
+    drawn = narrow.draw_action(generator(2))
     torch.testing.assert_close(wide.log_prob(wider(drawn, 7.0)), narrow.log_prob(drawn), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(wide.entropy(), narrow.entropy(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(wide.kl(reference[1]), narrow.kl(reference[0]), rtol=1e-4, atol=1e-4)
     assert torch.equal(wide.rows(torch.tensor([3, 5])).dimensions, torch.full((2,), 4.0))
-    portfolio = LogisticNormal(wide.sample(generator(3)), wide.log_scale, wide.listed).centre()
+    portfolio = LogisticNormal(wide.draw_action(generator(3)), wide.log_scale, wide.listed).centre()
     assert (portfolio[:, FIRST : FIRST + MORE] == 0.0).all()
 
 

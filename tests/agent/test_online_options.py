@@ -11,11 +11,10 @@ import torch
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.offline_learner import IQL, portfolio_networks
 from finflow.agent.losses.critic_losses import conservative_loss, indifferent_penalty
 from finflow.agent.networks.critic import CRITICS, NetworkShape
-from finflow.agent.networks.logistic_normal import kl_from_portfolios
+from finflow.agent.networks.distributions import kl_from_portfolios
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
 from tests.agent.conftest import CPU, SMALL, coverage, generator, make_agent as agent_of, parameters, with_choices

@@ -19,8 +19,7 @@ from torch import Tensor
 from finflow.agent.batch import Batch
 from finflow.agent.learners import bcell, soft_actor_critic
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import Networks
+from finflow.agent.learners.offline_learner import IQL, Networks
 from finflow.agent.learners.soft_actor_critic import temperature_loss
 from finflow.agent.losses import critic_losses, quantiles
 from finflow.agent.losses.critic_losses import CoverageProposals, bellman_target, mean_loss

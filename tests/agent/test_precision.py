@@ -12,9 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import no_denormals
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import BehaviourCloning, portfolio_networks
-from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.learners.offline_learner import IQL, TD3BC, BehaviourCloning, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.layers import EnsembleReadout
 from finflow.config import BCellConfig

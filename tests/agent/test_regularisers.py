@@ -11,11 +11,10 @@ import torch
 from finflow.agent.batch import Batch
 from finflow.agent.learners.acting import PolicyAverage
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.offline_learner import IQL, portfolio_networks
 from finflow.agent.learners.soft_actor_critic import UpdatePoint, anchor_weight, held_back
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_from_equal_weight, kl_per_dimension
+from finflow.agent.networks.distributions import LogisticNormal, kl_from_equal_weight, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
 from tests.agent.conftest import CPU, coverage, generator, make_agent, parameters
@@ -76,22 +75,6 @@ def test_the_average_is_what_a_hand_computes(shape: NetworkShape, kind: str) -> 
         expected = (weights[3] + weights[4] + weights[5]) / 3.0
     torch.testing.assert_close(average.policy.gate.weight.double(), expected, rtol=1e-5, atol=1e-6)
     assert average.count == 3
-
-
-def test_an_average_goes_on_from_what_was_captured(shape: NetworkShape) -> None:
-    config = AveragingConfig(kind="swa", start=0.0)
-    policies = [ExpertPolicy(shape, generator(seed)) for seed in range(4)]
-    whole, half = PolicyAverage(config, policies[0]), PolicyAverage(config, policies[0])
-    for policy in policies[:2]:
-        whole.update(policy, 0.5)
-        half.update(policy, 0.5)
-    other = PolicyAverage(config, policies[3])
-    other.restore(*half.capture())
-    for policy in policies[2:]:
-        whole.update(policy, 1.0)
-        other.update(policy, 1.0)
-    pairs = zip(whole.policy.parameters(), other.policy.parameters(), strict=True)
-    assert all(torch.equal(own, same) for own, same in pairs)
 
 
 def test_the_average_decides_and_the_policy_explores(shape: NetworkShape, make_batch: MakeBatch) -> None:

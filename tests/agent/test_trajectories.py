@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.offline_learner import IQL, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import BCellConfig

@@ -17,8 +17,8 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config, config_hash, load_config
-from finflow.evaluation.page.page import Headline, Page
-from finflow.experiments.jobs.training_jobs import SeedJob
+from finflow.evaluation.page.section import Headline, Page
+from finflow.experiments.jobs.independent_trainings import SeedJob
 from finflow.training.checkpoints.run_folder import resolve_run
 from tests.cli.test_options import numbers_of_a_report
 from tests.commands import refusal
@@ -260,6 +260,9 @@ class Job:
     def trainings(self) -> list[Any]:
         return [SimpleNamespace(config=self.config)]
 
+    def lines(self) -> list[str]:
+        return []
+
 
 class Trainings:
     """Stands in for the trainings of protocols and jobs."""
@@ -273,8 +276,8 @@ class Trainings:
         self.during: Callable[[], None] = lambda: None
         for name, fake in {
             "experiments.jobs.protocols.make_protocol_job": self.plan,
-            "experiments.jobs.training_jobs.make_seed_job": self.make_job,
-            "experiments.jobs.training_jobs.run_all": self.run,
+            "experiments.jobs.independent_trainings.make_seed_job": self.make_job,
+            "experiments.jobs.independent_trainings.run_all": self.run,
             "experiments.jobs.independent_trainings.describe_trainings": lambda *given: ["12 trainings"],
             "market.price_notes.price_notes": lambda panel: [],
             "training.trainer.new_run_folder": self.new_folder,
@@ -285,7 +288,7 @@ class Trainings:
         self.folders.append(str(logs))
         return logs / "new"
 
-    def plan(self, config: Config, protocol: str, parent: Path | None) -> Job:
+    def plan(self, config: Config, protocol: str, parent: Path | None, market: str) -> Job:
         self.planned.append((config, protocol, parent))
         return Job(config, Path("plan"))
 

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from finflow.cli.configuration import resolve
-from finflow.cli.options import Parser, add_configuration_options
+from finflow.cli.option_table import CONFIGURATION, add_options
+from finflow.cli.options import Parser
 from finflow.cli.output import describe_configuration, summary_lines
 from finflow.config import Config, describe_schema, load_config
-from finflow.experiments.jobs.training_jobs import SeedJob
+from finflow.experiments.jobs.independent_trainings import SeedJob
 from tests.commands import refusal
 
 
 def resolved(*arguments: str) -> Config:
     parser = Parser("test")
-    add_configuration_options(parser)
+    add_options(parser, CONFIGURATION)
     return resolve(parser.parse(arguments))
 
 

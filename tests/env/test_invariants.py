@@ -1,13 +1,12 @@
 """What holds in any market, for any decision: money is neither made nor lost, units and order mean nothing.
 
 Each property is held at every lag, in markets that have hardly a right to exist: prices near nothing, days of -99 % and
-+900 %, one asset or five hundred, one that ends. The ledger's array version gives the bits of its compiled one.
++900 %, one asset or five hundred, one that ends.
 """
 
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from hypothesis import given, settings, strategies as st
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, Step
-from finflow.ledger import accounting
 from tests.env.conftest import build_process
 
 FloatArray = NDArray[np.float64]
@@ -82,21 +80,6 @@ def drawn(seed: int, process: DecisionProcess) -> tuple[FloatArray, FloatArray]:
     return start / start.sum(axis=1, keepdims=True), np.stack(
         [any_actions(rng, BATCH, process.n_weights) for _ in range(STEPS)]
     )
-
-
-@settings(max_examples=20)
-@given(seed=seeds, assets=sizes, lag=lags, limits=limits)
-def test_both_ways_give_the_same_bits(seed: int, assets: int, lag: int, limits: dict[str, float]) -> None:
-    rates = {"commission_bps": 80.0, "slippage_bps": 40.0}
-    close = wild_prices(seed, assets)
-    paying = {"dividends": 0.1 + 0.0 * close, "quoted": close} if seed % 2 else {}
-    process = build_process(close, 1e-4, fields=paying, execution_lag=lag, **rates, **limits)
-    compiled = play(process, *drawn(seed, process))
-    with mock.patch.object(accounting, "is_compiled", return_value=False):
-        arrays = play(process, *drawn(seed, process))
-    for (_, _, one), (_, _, other) in zip(compiled, arrays, strict=True):
-        np.testing.assert_equal(vars(one.state), vars(other.state))
-        np.testing.assert_equal(one._replace(state=None)._asdict(), other._replace(state=None)._asdict())
 
 
 @settings(max_examples=12)

@@ -14,9 +14,9 @@ from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests, with_memos
-from finflow.evaluation.page.page import Headline, Page
-from finflow.evaluation.page.section import Section
+from finflow.evaluation.page.section import Headline, Page, Section
 from finflow.evaluation.report.results import ReportData
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import named_strategy
@@ -75,10 +75,7 @@ def report_data(**changes: object) -> ReportData:
         title="Agent & <script>alert(1)</script>",
         agent=backtest_of("agent", seed=1, explained=True),
         strategies=tuple(backtest_of(name, seed=2 + i) for i, name in enumerate(STRATEGIES)),
-        bootstrap_samples=200,
-        confidence=0.95,
-        block_length=21,
-        seed=7,
+        resampling=Resampling(200, 21, 7),
         cvar_alpha=0.05,
         training=make_training(),
         facts={"data_source": "<made up>", "costs": {"commission": "10 bp"}, "seeds": [0, 1], "adjusted": True},

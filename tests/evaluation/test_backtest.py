@@ -15,8 +15,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests, run_shared_backtests
 from finflow.market.panel import MarketPanel
-from finflow.strategies.classical import BuyAndHold, EqualWeight, SixtyForty
-from finflow.strategies.rolling_rules import InverseVolatility, MinimumVariance
+from finflow.strategies.classical import BuyAndHold, EqualWeight, Optimised, SixtyForty
 from finflow.strategies.strategy import Information
 from tests.evaluation.made_up import FloatArray, process_on
 
@@ -174,7 +173,7 @@ def test_the_index_is_bought_once_at_the_same_costs() -> None:
 
 def strategies() -> list[Any]:
     """Two that solve for their portfolios, between others; each remembers its fits."""
-    solving = MinimumVariance(5, lookback=20), InverseVolatility(5, lookback=20)
+    solving = Optimised("minimum-variance", 5, 20), Optimised("inverse-volatility", 5, 20)
     made: list[Any] = [EqualWeight(), solving[0], SixtyForty(), solving[1]]
     made[1].memo, made[3].memo = {}, {}
     return made

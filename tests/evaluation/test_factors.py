@@ -74,17 +74,3 @@ def test_equal_weight_is_the_market_less_what_it_costs_and_etfs_count_on_the_day
     assert list(now.numbers["etfs"]["equal-weight"]["beta"]) == ["market", "X", "Y"]
     assert early.numbers["etfs"] == {}
     assert any("no window of this market has enough days" in sentence for sentence in early.words)
-
-
-def test_errors_grow_where_days_hang_together() -> None:
-    rng = np.random.default_rng(0)
-
-    def slow() -> np.ndarray:
-        return np.convolve(rng.normal(0.0, 0.01, 2007), np.ones(8) / 8**0.5, "valid")
-
-    market, rest = slow(), slow()
-    found = factors.exposures(rest, {"market": market})
-    mixed = factors.exposures(rng.permutation(rest), {"market": market})
-    assert found is not None
-    assert mixed is not None
-    assert found["error"]["market"] > 1.5 * mixed["error"]["market"]

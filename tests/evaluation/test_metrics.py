@@ -62,12 +62,6 @@ def test_cvar_weighs_the_last_day_by_its_fraction() -> None:
     assert metrics.cvar(returns, 0.01) == pytest.approx(-0.04), "less than a day is the worst day"
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.1, float("nan")])
-def test_cvar_of_no_share_is_refused(alpha: float) -> None:
-    with pytest.raises(ValueError, match="alpha"):
-        metrics.cvar([0.1], alpha)
-
-
 @pytest.mark.parametrize("metric", OF_RETURNS)
 def test_nothing_and_gaps_give_nan(metric: Callable[..., float]) -> None:
     assert math.isnan(metric([]))

@@ -13,19 +13,17 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, load_config
 from finflow.errors import MarketError
 from finflow.evaluation.analysis.optimality import (
-    Growth,
     OptimalityScore,
     OptimumWindow,
     growth_of_runs,
     optimality,
     score_runs,
 )
-from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.backtest import FloatArray, run_backtests
 from finflow.ledger.costs import BASIS_POINT
 from finflow.market.sources.synthetic_market import IndependentReturns
-from finflow.strategies.classical import BuyAndHold, EqualWeight
+from finflow.strategies.classical import BuyAndHold, EqualWeight, Optimised
 from finflow.strategies.optimal_policy import Optimum, optimum, optimum_of
-from finflow.strategies.rolling_rules import InverseVolatility
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 
@@ -57,21 +55,22 @@ def scores(kind: str) -> dict[str, tuple[OptimalityScore, OptimumWindow]]:
     The estimate takes returns for independent; it is made on each sample's training window. Each agent has other random
     weights.
     """
-    samples: dict[str, list[Growth]] = {"plug-in": [], "agent": []}
+    samples: dict[str, list[list[FloatArray]]] = {"plug-in": [], "agent": []}
     best = best_of(kind)
     for seed in SEEDS[kind]:
         made = training_data(kind, seed)
         rate = (made.config.env.commission_bps + made.config.env.slippage_bps) * BASIS_POINT
         known = np.diff(np.log(made.panel.close[: made.split.train_end]), axis=0)
-        estimate = optimum(IndependentReturns(known.mean(axis=0), np.cov(known.T)), rate, name="plug-in")
+        estimate = optimum(IndependentReturns(known.mean(axis=0), np.cov(known.T)), rate)
+        estimate.policy.name = "plug-in"
         policy = ExpertPolicy(made.shape._replace(hidden=32), torch.Generator().manual_seed(seed))
         agent = AgentStrategy(policy, torch.device("cpu"))
         window = made.split.validation
         runs = run_backtests(made.process, window, [estimate.policy, agent, best.policy, EqualWeight(), BuyAndHold()])
         growth = growth_of_runs(made.process, window, runs, best)
         for own, run in zip(samples.values(), runs, strict=False):
-            own.append(Growth(growth[run.name], growth["optimal"], growth["equal-weight"], growth["buy-and-hold"]))
-    return {name: optimality(own) for name, own in samples.items()}
+            own.append([growth[name] for name in (run.name, "optimal", "equal-weight", "buy-and-hold")])
+    return {name: optimality(*map(np.concatenate, zip(*own, strict=True))) for name, own in samples.items()}
 
 
 @pytest.mark.parametrize("kind", ["lognormal", "constant-drift"])
@@ -106,13 +105,13 @@ def test_a_market_without_an_edge_has_nothing_to_score() -> None:
 def test_runs_side_by_side_are_scored_as_each_alone() -> None:
     made, best = training_data("mean-reverting", 0), best_of("mean-reverting")
     window = range(made.split.validation.start, made.split.validation.start + 300)
-    rules = [InverseVolatility(21, 60), best.policy, BuyAndHold(), EqualWeight()]
+    rules = [Optimised("inverse-volatility", 21, 60), best.policy, BuyAndHold(), EqualWeight()]
     known = score_runs(made.process, window, run_backtests(made.process, window, rules), best)
     alone = run_backtests(made.process, window, rules[:1])
     own = growth_of_runs(made.process, window, alone, best)["inverse-volatility"]
     others = growth_of_runs(made.process, window, run_backtests(made.process, window, rules[1:]), best)
     references = (others[name] for name in ("optimal", "equal-weight", "buy-and-hold"))
-    exact, _ = optimality([Growth(own, *references)])
+    exact, _ = optimality(own, *references)
     assert known.scores["inverse-volatility"] == exact
     assert (known.scores["optimal"].score, known.scores["equal-weight"].score) == (1.0, 0.0)
     assert known.parameters == {"drift": 0.0008, "volatility": 0.015, "correlation": 0.3, "persistence": 0.9}
@@ -124,8 +123,7 @@ def test_the_score_is_worked_by_hand() -> None:
     rng = np.random.default_rng(0)
     common = rng.normal(0.0, 1e-4, 6_000)
     noise = rng.normal(0.0, 1e-4, 6_000)
-    sample = Growth(common + 6e-4 + noise, common + 1e-3, common + 2e-4, common + 1e-4)
-    result, window = optimality([sample])
+    result, window = optimality(common + 6e-4 + noise, common + 1e-3, common + 2e-4, common + 1e-4)
     assert result.score == pytest.approx(0.5 + noise.mean() / 8e-4)
     assert result.standard_error == pytest.approx(1e-4 / np.sqrt(6_000) / 8e-4, rel=0.25)
     assert window.baseline_name == "equal-weight"

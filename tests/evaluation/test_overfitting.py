@@ -17,10 +17,8 @@ from scipy import stats
 from finflow.errors import EvidenceError
 from finflow.evaluation.statistics.backtest_overfitting import (
     DailyReturns,
-    Overfitting,
     choice_section,
     judge_best,
-    logit_histogram,
     overfitting,
 )
 from finflow.evaluation.statistics.bootstrap import Resampling
@@ -114,14 +112,6 @@ def test_two_strategies_by_hand() -> None:
     np.testing.assert_allclose(found.logits, np.log([0.5, 2.0, 2.0, 2.0, 2.0, 0.5]))
     assert found.pbo == pytest.approx(2 / 6)
     assert found.loss == pytest.approx(1 / 6)
-
-
-def test_the_histogram_counts_what_is_level_with_the_middle_as_overfitted() -> None:
-    none = np.zeros(4)
-    edges, shares = logit_histogram(Overfitting(np.array([-1.5, 0.0, 0.3, 0.3]), none, none, 4, 80))
-    np.testing.assert_allclose(edges, np.arange(-2.0, 2.125, 0.25))
-    found = dict(zip(edges, shares, strict=False))  # by the left edge of each bin
-    assert {edge: share for edge, share in found.items() if share} == {-1.75: 0.25, -0.25: 0.25, 0.25: 0.5}
 
 
 def test_what_cannot_be_chosen_among_is_refused_in_words() -> None:

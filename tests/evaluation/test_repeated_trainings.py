@@ -14,13 +14,12 @@ from finflow.evaluation.multi_run.repeated_trainings import (
     WindowResult,
     joined,
     joined_section,
-    judge_joined,
-    mean_of_seeds,
     protocol_section,
 )
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.verdict import judge
 
 DAYS, WINDOWS = 250, 4
 RESAMPLING = Resampling(200, 10, 0)
@@ -112,7 +111,8 @@ def test_all_windows_show_what_one_alone_cannot() -> None:
     assert (numbers["windows"], numbers["seeds"]) == (WINDOWS, 1)
     assert numbers["years"] == pytest.approx(WINDOWS * DAYS / found.agents[0].bars_per_year)
     assert numbers["verdict"]["beats_equal_weight"] == "yes"
-    alone = [judge_joined(run_of(w, 0, 4e-4), *[run_of(w, None)] * 2, Tries(), RESAMPLING) for w in range(WINDOWS)]
+    windows = [(run_of(w, 0, 4e-4), run_of(w, None).returns) for w in range(WINDOWS)]
+    alone = [judge(one.returns, [equal] * 2, one.cash_returns, Tries(), RESAMPLING) for one, equal in windows]
     assert sum(verdict.beats_equal_weight == "yes" for verdict in alone) <= 2
     least = numbers["verdict"]["least_sharpe_difference"]
     assert least is not None
@@ -122,10 +122,10 @@ def test_all_windows_show_what_one_alone_cannot() -> None:
 
 def test_every_seed_has_an_equal_part() -> None:
     found = found_in(3)
-    mean = mean_of_seeds(found.agents)
-    np.testing.assert_allclose(mean.returns, np.mean([run.returns for run in found.agents], axis=0))
-    assert mean_of_seeds(found.agents[:1]) is found.agents[0]
-    assert numbers_of(found)["seeds"] == 3
+    numbers = numbers_of(found)
+    mean, equal = np.mean([run.returns for run in found.agents], axis=0), found.compared[0].returns
+    assert numbers["seeds"] == 3
+    assert numbers["sharpe_difference"] == pytest.approx(metrics.sharpe(mean) - metrics.sharpe(equal))
 
 
 def test_noise_is_not_shown_and_tries_deflate() -> None:

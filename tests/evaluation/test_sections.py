@@ -73,7 +73,7 @@ def test_numbers_are_written_with_their_units(value: float, unit: str, decimals:
 
 def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json() -> None:
     data = report_data(sections=(made(Cell(("a<b", "sharpe"))),))
-    page = build_page(data, compute_results(data))
+    page = build_page(compute_results(data))
     assert '<a href="#made">Made &amp; up</a>' in page.html()
     assert '<section id="made">' in page.html()
     assert json.loads(page.json())["made"] == NUMBERS
@@ -88,14 +88,6 @@ def test_a_terminal_has_the_same_numbers_with_its_own_characters() -> None:
         *(["T"], ["Of", "x"], ["a", "-50.0%", "(-100.0", "to", "200.0%)"], ["b", "-"]),
     ]
     assert "(" not in "".join(many.text({"k": many.numbers}))
-
-
-def test_a_row_has_a_cell_under_every_heading() -> None:
-    """A row that is a cell too long shifts every figure under a wrong heading."""
-    row = Row("one", (Cell(("a",)), Cell(("a",))))
-    Table("as headed", ("name", "first", "second"), (row,))
-    with pytest.raises(ValueError, match="one of shifted has 2 cells for 1"):
-        Table("shifted", ("name", "first"), (row,))
 
 
 def test_the_distance_between_the_features_of_two_markets_by_hand() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from finflow.config import CostsConfig, TaxConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.analysis.account import after_tax, as_parquet, holdings, trades
+from finflow.evaluation.analysis.account import after_tax, holdings, trades
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import reinvest
@@ -109,16 +107,6 @@ def test_an_asset_that_ends_is_paid_out_at_its_last_price_and_no_cost() -> None:
     assert end.price == process.panel.close[19, 1]
     assert end.date == pd.Timestamp(process.panel.dates[20])
     assert (table["side"] == "buy").sum() == 3
-
-
-def test_a_file_gives_the_table_back_and_equal_tables_are_equal_bytes() -> None:
-    process = made()
-    (run,) = run_backtests(process, WINDOW, [BuyAndHold()])
-    table = trades(process, WINDOW, run)
-    data = as_parquet(table)
-    back = pd.read_parquet(io.BytesIO(data))
-    pd.testing.assert_frame_equal(back, table, check_dtype=False, check_categorical=False)
-    assert as_parquet(trades(process, WINDOW, run)) == data
 
 
 # --- an account that pays tax, against a ledger worked by hand, and against the one that does not

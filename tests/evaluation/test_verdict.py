@@ -11,9 +11,15 @@ from scipy.signal import lfilter
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Resampling, draw_days
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.report_statistics import POWER, least_difference
 from finflow.evaluation.statistics.significance_tests import track_of
-from finflow.evaluation.statistics.verdict import LeastDifference, Verdict, VerdictReference, reach_verdict
+from finflow.evaluation.statistics.verdict import (
+    POWER,
+    LeastDifference,
+    Verdict,
+    VerdictReference,
+    least_difference,
+    reach_verdict,
+)
 
 SETTINGS = Resampling(samples=400, block_length=10, seed=0)
 

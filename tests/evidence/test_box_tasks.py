@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import BehaviourCloning, Networks, OfflineLearner
+from finflow.agent.learners.offline_learner import IQL, BehaviourCloning, Networks, OfflineLearner
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import BCellConfig, load_config
 from finflow.errors import EvidenceError

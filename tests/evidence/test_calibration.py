@@ -15,13 +15,12 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, load_config
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.statistics import metrics
-from finflow.experiments.jobs.folds import folds_of, history_of
+from finflow.experiments.jobs.walk_forward import folds_of, history_of
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.strategies.classical import BuyAndHold
-from finflow.strategies.rolling_rules import Momentum
+from finflow.strategies.classical import BuyAndHold, Momentum
 from finflow.strategies.strategy import Strategy
-from finflow.trading.paper.paper_account import ALPHA
+from finflow.trading.paper_page import ALPHA
 from finflow.training.data.training_data import prepare
 from scripts.evidence import anytime, null_markets
 from scripts.evidence.anytime import AnytimeStudy, first_answers, measure, permuted

@@ -15,11 +15,9 @@ from scripts.evidence.generalisation import (
     CLASSICAL,
     WITHDRAWN,
     account,
-    chosen,
     ranked,
     ranking_table,
     standard_error,
-    tried,
     walk_forward_variants,
 )
 from scripts.evidence.results import run_missing
@@ -69,26 +67,9 @@ def test_seeds_of_one_fold_are_no_evidence_about_others() -> None:
     assert math.isnan(standard_error(np.ones(1), np.ones(1, dtype=np.int64)))
 
 
-def test_what_was_given_up_stands_behind_and_still_counts() -> None:
-    """Its first seeds are all there, and it cannot be chosen by their luck."""
-    kept, lucky = made("kept", [[0.1, 0.1, 0.2], [0.1, 0.1, 0.2]]), made("lucky", [[0.9], [0.9]])
-    assert [one.name for one in ranked([*lucky, *kept])] == ["kept", "lucky"]
-    rules = {"configuration_name": CLASSICAL, "fold": 1, "strategies": {}}
-    assert tried([*lucky, *kept, rules]) == 2 + WITHDRAWN
-    with pytest.raises(EvidenceError, match="same folds and seeds"):
-        ranked([*made("whole", [[0.1, 0.2], [0.1, 0.2]]), *made("part", [[0.5, 0.5]])])
-    with pytest.raises(EvidenceError, match="lucky cannot be ranked"):
-        ranked([*kept, *({**one, "seed": 2} for one in lucky)])
-
-
-def test_what_is_promised_to_be_off_is_no_default() -> None:
-    """Dropout and noise on observations stay off unless somebody turns them on."""
-    best, second = made("best", [[0.5], [0.5]]), made("second", [[0.1], [0.1]])
-    configurations = {"best": {"bcell.dropout": 0.1, "bcell.tau": 0.02}, "second": {"bcell.tau": 0.02}}
-    assert chosen([*best, *second], configurations) == "second"
-    assert chosen([*best, *second], {}) == "best"
-    with pytest.raises(EvidenceError, match=r"bcell\.dropout"):
-        chosen(best, configurations)
+def test_configurations_with_other_seeds_are_not_ranked() -> None:
+    with pytest.raises(EvidenceError, match="part cannot be ranked"):
+        ranked([*made("whole", [[0.1, 0.2], [0.1, 0.2]]), *made("part", [[0.5], [0.5]])])
 
 
 def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Small versions of the evidence about the hand-over, transfer, the search and foreknowledge."""
+"""Small versions of the evidence about transfer, the search and foreknowledge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from finflow.training.audit.foreknowledge import Foreknowledge
 from scripts.evidence import foresight, tuning_evidence
 from scripts.evidence.foresight import OTHERWISE, foresight_page, measure_honest
-from scripts.evidence.hand_over import DEVICES, MARKETS, deepest_fall, hand_over_table, pretrain_and_branch
 from scripts.evidence.results import run_missing
 from scripts.evidence.transfer import _parts, transfer_variants
 from scripts.evidence.tuning_evidence import WAYS, tuning_table, tuning_variants
@@ -23,36 +22,6 @@ SMALL: dict[str, object] = {
     "market.train_end": "2020-12-31",
     "market.validation_end": "2021-07-30",
 }
-
-
-# --- the hand-over: every way of fine-tuning begins at the same policy
-
-
-def test_all_ways_begin_at_the_pretrained_policy_and_only_one_goes_to_the_end(tmp_path: Path) -> None:
-    """50 updates: a fifth of them is looked at every 5, with and without each device."""
-    keys = {**MARKETS["lognormal"], **SMALL, "market.synthetic.kind": "constant-drift", "train.online_episodes": 10}
-    keys |= {"train.updates_per_vector_step": 1, "bcell.expansion": 0, "train.critic_only_updates": 4}
-    keys |= {"train.validation_updates": 5, "bcell.actor_lr": 1e-2}  # so that the ways differ within 10 updates
-    found = pretrain_and_branch(config_in(tmp_path, keys))
-    curves = found["curves"]
-    assert list(curves) == list(DEVICES)
-    assert len({curve[0][1] for curve in curves.values()}) == 1
-    assert [update for update, _ in curves["all devices"]][:3] == [0, 5, 10]
-    assert curves["all devices"][-1][0] == 50
-    for name, curve in curves.items():
-        assert name == "all devices" or [update for update, _ in curve] == [0, 5, 10]
-    later = {name: [worth for update, worth in curve if update == 10] for name, curve in curves.items()}
-    assert later["without warm-up"] != later["all devices"]  # critics alone learned for the first four updates
-    lines = hand_over_table([found, found]).splitlines()
-    assert len(lines) == 2 + len(DEVICES)
-    assert lines[2].startswith("| constant-drift | all devices | score |")
-
-
-def test_a_fall_is_counted_from_the_beginning_and_not_from_the_best() -> None:
-    curve = [[0, 0.5], [5, 0.7], [10, 0.4], [50, 0.1]]
-    assert deepest_fall(curve, 20) == pytest.approx(0.1)
-    assert deepest_fall(curve, 100) == pytest.approx(0.4)
-    assert deepest_fall(curve[:2], 20) == 0.0
 
 
 # --- transfer: disjoint names, and every agent judged on the same market

@@ -25,9 +25,8 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.reward_queue import OrderedPool, queued_rewards
 from finflow.errors import MarketError
-from finflow.experiments.jobs.independent_trainings import Training, finished_best, train_all
+from finflow.experiments.jobs.independent_trainings import Training, finished_best, make_seed_job, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
-from finflow.experiments.jobs.training_jobs import make_seed_job
 from finflow.experiments.tasks import ComputeResources, Task, run_tasks
 from finflow.experiments.tuning import study_report
 from finflow.experiments.tuning.study import stored_study

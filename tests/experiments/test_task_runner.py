@@ -5,16 +5,12 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import platform
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +19,8 @@ from typing import Any
 import pytest
 
 from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
-from finflow.experiments.task_progress import task_folder
+from finflow.experiments import task_progress
+from finflow.experiments.task_progress import TaskDisplay
 from finflow.experiments.tasks import ComputeResources, Task, run_tasks
 from finflow.worker_pool import RayWorkers
 from tests.commands import refusal
@@ -123,40 +120,10 @@ def test_what_a_workers_machine_lacks_is_no_fault_in_finflow() -> None:
         run([Task("t", use, {"package": "nobody_has_it"})], TWO)
 
 
-def test_the_folders_that_killed_tasks_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    owners = {"killed": (gone.pid, platform.node()), "alive": (os.getppid(), platform.node()), "other": (gone.pid, "x")}
-    left = {name: tmp_path / f"finflow-training-{pid}-{host}-abc" for name, (pid, host) in owners.items()}
-    for folder in left.values():
-        (folder / "place").mkdir(parents=True)
-    with task_folder("training") as own:
-        assert own.name.startswith(f"finflow-training-{os.getpid()}-")
-        assert sorted(tmp_path.iterdir()) == sorted([own, left["alive"], left["other"]])
-    assert not own.exists()
-
-
 def test_a_fault_in_a_worker_comes_with_its_traceback() -> None:
     with pytest.raises(RuntimeError, match="broken: ZeroDivisionError") as caught:
         run([Task("broken", divide, {})], TWO)
     assert "in divide" in "".join(traceback.format_exception(caught.value))
-
-
-def test_tasks_are_drawn_when_there_is_room_and_after_what_ended_was_handed_out() -> None:
-    """So a search can ask for its next trial after it was told of the last."""
-    known: list[int] = []
-    drawn: list[int] = []
-
-    def ask() -> Iterator[Task]:
-        for number in range(5):
-            drawn.append(len(known))
-            yield Task(f"trial {number}", square, {"number": number})
-
-    run_tasks(ask(), TWO, lambda _, found: known.append(found["value"]), shared={"factor": 1})
-    assert sorted(known) == [0, 1, 4, 9, 16]
-    assert drawn[:2] == [0, 0]
-    assert [later >= place - 1 for place, later in enumerate(drawn)] == [True] * 5
 
 
 def test_ctrl_c_keeps_what_ended_and_leaves_no_process(tmp_path: Path) -> None:
@@ -247,3 +214,56 @@ def test_a_task_on_ray_that_has_stopped_is_not_ended_by_force() -> None:
     with pytest.raises(KeyboardInterrupt):
         RayWorkers(hurried, square, {}, 1).stop(["slow", "interrupted"], grace=1.0)
     assert hurried.forced == ["slow", "interrupted"]
+
+
+HALF = {"phase": "offline", "done": 50, "total": 100, "facts": {"sharpe": 0.41}}
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_elsewhere_lines_say_what_begins_and_ends_and_now_and_then_how_far_the_others_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(task_progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with TaskDisplay("trainings", 2) as overview:
+        overview.begin("seed 0")
+        overview.begin("seed 1", "a node")
+        overview.update("seed 0", "progress", HALF)
+        now[0] = 11.0
+        overview.update("seed 1", "progress", {**HALF, "done": 10})
+        overview.update("seed 1", "line", "the learning rate is halved")
+        overview.update("seed 0", "lost", "its process was killed (SIGKILL)")
+        now[0] = 42.0
+        overview.end("seed 1")
+    assert capsys.readouterr().out.splitlines() == [
+        "seed 0: begun",
+        "seed 1: begun on a node",
+        "trainings 0 of 2; seed 0: offline 50 %; seed 1: offline 10 %",
+        "seed 1: the learning rate is halved",
+        "seed 0: its process was killed (SIGKILL); it is done again",
+        "seed 1: done in 42 s (1 of 2)",
+    ]
+
+
+def test_a_terminal_has_a_bar_for_all_and_a_line_for_each_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    with TaskDisplay("trainings", 2) as overview:
+        overview.begin("seed 0")
+        overview.update("seed 0", "progress", HALF)
+        overview.begin("seed 1")
+        shown = [(task.description, task.completed, task.total) for task in overview._bar.tasks]
+        overview.end("seed 0")
+        left = [task.description for task in overview._bar.tasks]
+    assert shown == [("trainings", 0, 2), ("seed 0", 50, 100), ("seed 1", 0, None)]
+    assert left == ["trainings", "seed 1"]
+    assert "validation Sharpe 0.41" in stream.getvalue()
+    assert "seed 0: begun" not in stream.getvalue()

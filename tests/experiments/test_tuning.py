@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,9 +25,8 @@ from finflow.errors import ConfigError, OutputError, TrainingError
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
 from finflow.experiments.tasks import ComputeResources
 from finflow.experiments.tuning import study_report, trial_store, trial_training as trials, tuning
-from finflow.experiments.tuning.study import begin, stored_study
+from finflow.experiments.tuning.study import ATTRIBUTES, BEST, begin, decode_returns, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
-from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, decode_returns
 from finflow.experiments.tuning.trial_store import TrialStore
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.experiments.tuning.tuning import StudyOutcome, rerun, run_waiting_trials, tune, work
@@ -262,25 +260,6 @@ def test_a_study_goes_on_to_a_greater_number(outcome: StudyOutcome) -> None:
     assert tune(before, outcome.folder, HERE, lambda line: None).lines[0].startswith("7 trials: ")
 
 
-def test_of_several_that_go_on_with_a_study_one_at_a_time_adds_trials(
-    outcome: StudyOutcome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = stored_study(outcome.folder)
-    inside, most = 0, 0
-
-    def fill(store: TrialStore, first: object) -> None:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        time.sleep(0.5)
-        inside -= 1
-
-    monkeypatch.setattr(TrialStore, "fill", fill)
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda _: begin(config, outcome.folder), range(3)))
-    assert most == 1
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -403,8 +382,8 @@ def test_a_worker_elsewhere_leaves_nothing_there(tmp_path: Path) -> None:
     space = {"bcell.gamma": {"low": 0.9, "high": 0.99}}
     config = made(tmp_path, tune__storage=f"journal:{tmp_path / 'trials.log'}", tune__n_trials=1, tune__space=space)
     begun = begin(config)
-    context, elsewhere = begun.context, tmp_path / "elsewhere"
-    assert work(context.panel, begun.config, elsewhere, context.folds, context.tries) == {"trials": 1}
+    elsewhere = tmp_path / "elsewhere"
+    assert work(begun.context, elsewhere) == {"trials": 1}
     assert begun.store.counts.complete == 1
     assert not elsewhere.exists()
 
@@ -541,7 +520,7 @@ def test_the_seeds_of_a_search_are_those_of_its_trials_alone(tmp_path: Path, mon
 
     def search(config: Config, *others: object) -> StudyOutcome:
         given.append(config)
-        return StudyOutcome(tmp_path, tmp_path / "report.html", None, [])
+        return StudyOutcome(tmp_path, tmp_path / "report.html", [])
 
     monkeypatch.setattr(tuning, "tune", search)
     assert main(["--mode", "tune", "--seeds", "4"]) == 0
@@ -565,10 +544,10 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
     assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to continue: {command}"
     assert command in (begun.folder / "study.yaml").read_text()
 
-    def lose(store: TrialStore) -> None:
+    def lose(*given: object, **named: object) -> None:
         raise OSError("the server is gone")
 
-    monkeypatch.setattr(TrialStore, "counts", property(lose))
+    monkeypatch.setattr(begun.store.study, "get_trials", lose)
     assert tuning._resume_hint(begun) == f"stopped; to continue: {command}"
     with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
         tuning._work(begun, HERE, print)

@@ -43,13 +43,6 @@ EXCLUDED_KEYS = frozenset(
     }
 )
 
-#: Names that changed since the results were kept, old to new. An entry is for a whole name, or for its beginning up to
-#: a ``/`` or ``.`` (which may end the entry); after ``*/`` for such a piece anywhere in a name. Names are those in the
-#: test's messages, without the file: ``bcell/policy/gate.weight`` of a checkpoint, ``verdict/reasons/0`` of a JSON.
-RENAMED: dict[str, str] = {}
-#: Values that went after these results were kept: a file without them is no difference.
-GONE: frozenset[str] = frozenset()
-
 #: How far floats may lie apart on another processor or with other versions of the libraries. Between AVX-512, AVX2 and
 #: neither of both, what is learned differed by 2e-7 of a value, beyond ABSOLUTE, and files that compare with portfolios
 #: of iterative solvers by 3e-4; every decision, draw and count was the same.
@@ -584,33 +577,17 @@ def leaves(content: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{name}/{key}" if name else str(key))
 
 
-def renamed(name: str, table: Mapping[str, str]) -> str:
-    """The name that a value has now; the longest entry that fits counts, once."""
-    for old in sorted(table, key=len, reverse=True):
-        piece = old.removeprefix("*/")
-        before = "(?:^|(?<=/))" if old.startswith("*/") else "^"
-        after = "" if piece.endswith(("/", ".")) else "(?=[/.]|$)"
-        if found := re.search(before + re.escape(piece) + after, name):
-            return name[: found.start()] + table[old].removeprefix("*/") + name[found.end() :]
-    return name
-
-
-def differences(
-    expected: Artefacts, found: Artefacts, exact: bool, table: Mapping[str, str] | None = None
-) -> list[str]:
+def differences(expected: Artefacts, found: Artefacts, exact: bool) -> list[str]:
     """Lines that name each value that differs, with both values; files first, then names in order."""
-    table = RENAMED if table is None else table
     lines = [f"{name}: the file is missing" for name in sorted(expected.keys() - found.keys())]
     lines += [f"{name}: a file that was not there before" for name in sorted(found.keys() - expected.keys())]
     for file in sorted(expected.keys() & found.keys()):
         if not exact and Path(file).name in WITH_DUST:
             continue
-        before = {renamed(name, table): value for name, value in leaves(expected[file])}
-        now = dict(leaves(found[file]))
+        before, now = (dict(leaves(artefacts[file])) for artefacts in (expected, found))
         for name in sorted(before.keys() | now.keys()):
             if name not in now:
-                if not any(f"/{name}".endswith(f"/{gone}") for gone in GONE):
-                    lines.append(f"{file}: {name} is missing; it was {before[name]!r}")
+                lines.append(f"{file}: {name} is missing; it was {before[name]!r}")
             elif name not in before:
                 lines.append(f"{file}: {name} was not there before; it is {now[name]!r}")
             elif not same(before[name], now[name], exact, RELATIVE_SOLVED if Path(file).name in SOLVED else RELATIVE):

@@ -34,8 +34,8 @@ def guarded() -> runs.Artefacts:
     return copy.deepcopy(runs.kept("guarded").artefacts)
 
 
-def compared(changed: runs.Artefacts, exact: bool, table: dict[str, str] | None = None) -> list[str]:
-    return runs.differences(runs.kept("guarded").artefacts, changed, exact, table)
+def compared(changed: runs.Artefacts, exact: bool) -> list[str]:
+    return runs.differences(runs.kept("guarded").artefacts, changed, exact)
 
 
 def test_what_is_kept_covers_the_guard_and_every_kind_of_file(guarded: runs.Artefacts) -> None:
@@ -96,18 +96,6 @@ def test_a_planted_difference_is_seen_on_any_machine(guarded: runs.Artefacts, ex
     assert f"{LATEST}: learners/0/portfolios/bar" in begun
     assert "events.jsonl: 0/signal" in begun
     assert any(line.startswith("metrics.jsonl: ") and " is missing; it was " in line for line in found)
-
-
-def test_a_new_name_is_a_difference_until_it_is_entered(guarded: runs.Artefacts) -> None:
-    before = {LATEST: guarded[LATEST]}
-    names = {name: name.replace("bcell/policy/", "bcell/actor/") for name in guarded[LATEST]}
-    names["bcell/log_alpha"] = "bcell/temperature"
-    now = {LATEST: {names[name]: value for name, value in guarded[LATEST].items()}}
-    found = runs.differences(before, now, exact=True)
-    assert any(line.startswith(f"{LATEST}: bcell/actor/gate.weight was not there before") for line in found)
-    assert any(line.startswith(f"{LATEST}: bcell/log_alpha is missing") for line in found)
-    table = {"*/bcell/policy": "*/bcell/actor", "bcell/policy/": "bcell/actor/", "bcell/log_alpha": "bcell/temperature"}
-    assert runs.differences(before, now, exact=True, table=table) == []
 
 
 def test_what_depends_on_code_time_and_place_is_left_out() -> None:

@@ -102,6 +102,15 @@ def test_shares_of_halted_assets_stay_and_wealth_is_conserved(costs: CostModel, 
     np.testing.assert_allclose(done.wealth_factor, 1.0 - paid, atol=1e-12)
 
 
+@given(seed=seeds)
+def test_rows_without_a_halt_are_settled_bit_for_bit_as_if_none_were_halted(seed: int) -> None:
+    before, target, halted = drawn_with_halts(seed)
+    wealth, free = np.full(len(before), 1e6), ~halted.any(axis=1)
+    found, plain = (settle(before, target, COSTS, wealth, None, halts) for halts in (halted, None))
+    for mine, theirs in zip(found[:3], plain[:3], strict=True):
+        np.testing.assert_array_equal(mine[free], theirs[free])
+
+
 def test_a_purchase_that_waits_stays_in_cash_and_a_sale_comes_out_of_cash() -> None:
     """By hand, without costs: 20 % A, 30 % B, 50 % cash."""
     before = np.array([[0.2, 0.3, 0.5]])

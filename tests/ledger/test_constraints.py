@@ -1,9 +1,6 @@
-"""Whatever is asked for is traded within the limits of the account; the compiled ledger has the same bits."""
+"""Whatever is asked for is traded within the limits of the account."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,11 +10,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from finflow.compiled_function import compiled_function
-from finflow.ledger import accounting
 from finflow.ledger.accounting import pay_out
 from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed, project_to_simplex, turnover
-from finflow.ledger.costs import Proportional, SumOfCosts
 
 FloatArray = NDArray[np.float64]
 
@@ -165,51 +159,3 @@ def test_torch_actions_keep_their_precision(dtype: torch.dtype) -> None:
     for result in (as_portfolio(action), as_portfolio(3.0 * action)):
         assert result.dtype == dtype
         torch.testing.assert_close(result.sum(-1), torch.ones(4, dtype=dtype))
-
-
-LIMITS = Limits(max_weight=0.4, max_turnover=0.3, no_trade_band=0.02)
-
-
-def both_ways() -> Iterator[None]:
-    for way in (True, False):
-        with mock.patch.object(accounting, "is_compiled", lambda _, way=way: way):
-            yield
-
-
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("limits", [Limits(), LIMITS], ids=["free", "limited"])
-@pytest.mark.parametrize("share_listed", [1.0, 0.7, 0.0], ids=["complete", "ragged", "cash"])
-@pytest.mark.parametrize("n_weights", [2, 9, 129, 300])
-@pytest.mark.parametrize("pays", [False, True], ids=["", "dividends"])
-def test_a_trade_has_the_same_bits_both_ways(
-    lag: int, limits: Limits, share_listed: float, n_weights: int, pays: bool
-) -> None:
-    rng, size = np.random.default_rng([lag, n_weights]), 40
-    inside, weights = rng.dirichlet(np.full(n_weights, 0.3), size=(2, size))
-    single = inside.astype(np.float32).astype(np.float64)
-    corner = np.eye(n_weights)[rng.integers(n_weights, size=size)]
-    off, large = rng.normal(0.0, 3.0, size=(size, n_weights)), 1e15 * rng.random((size, n_weights))
-    leveraged = off + (1.0 - off.sum(axis=-1, keepdims=True)) / n_weights  # sums to one, and goes short
-    action = np.stack([inside, weights, single, corner, off, large, 0.0 * inside, leveraged])[
-        rng.integers(8, size=size), range(size)
-    ]
-    weights[::4] = np.eye(n_weights)[-1]
-    growth = np.exp(0.1 * rng.normal(size=(size, n_weights)))
-    listed = rng.random((size, n_weights - 1)) < share_listed
-    dividends = 0.2 * rng.random(listed.shape) * (rng.random(listed.shape) < 0.3) if pays else None
-    costs = SumOfCosts([Proportional(0.008), Proportional(0.004)])
-    found = []
-    for _ in both_ways():
-        before, target = accounting.orders(weights, action, growth, listed, limits, lag, dividends)
-        found.append((before, target, *accounting.settle(before, target, costs, np.full(size, 1e6))[:3]))
-    for mine, theirs in zip(*found, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-
-
-def test_code_that_cannot_be_kept_on_disk_is_compiled_all_the_same() -> None:
-    """As where the package and the home folder may only be read; numba alone would refuse to import."""
-    names: dict[str, Callable[[float], float]] = {}
-    exec(compile("def twice(x): return 2.0 * x", "<a file that is not there>", "exec"), names)
-    twice = compiled_function(error_model="numpy")(names["twice"])
-    assert twice(3.0) == 6.0
-    assert twice.signatures

@@ -147,19 +147,6 @@ def test_wealth_is_conserved_to_the_cent(model: CostModel, seed: int, assets: in
     assert still.refused is None
 
 
-@EACH
-@settings(max_examples=15)
-@given(seed=seeds, assets=sizes)
-def test_numpy_and_torch_agree(model: CostModel, seed: int, assets: int) -> None:
-    before, target, wealth, market = drawn(seed, assets)
-    ours = settle(before, target, model, wealth, market)
-    tensors = MarketState(*(torch.from_numpy(table) for table in market))
-    theirs = settle(*(torch.from_numpy(a) for a in (before, target)), model, torch.from_numpy(wealth), tensors)
-    for left, right in zip(ours[:3], theirs[:3], strict=True):
-        np.testing.assert_allclose(right.numpy(), left, rtol=0, atol=1e-10)
-    np.testing.assert_array_equal(where(theirs), where(ours))
-
-
 @pytest.mark.parametrize(
     ("name", "rate"),
     [

@@ -15,15 +15,20 @@ from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.asset_features import ASSET_FEATURES, HALF_LIVES, relative_average
 from finflow.market.features.feature_set import compute_features
 from finflow.market.features.market_features import MARKET_FEATURES, fit_turbulence, turbulence
-from finflow.market.features.rolling_windows import PanelView
-from finflow.market.features.trading_features import TRADING_FEATURES
+from finflow.market.features.rolling_windows import DAILY_WINDOWS, PanelView
 from tests.market.test_features import FIT, fields_of, market
+
+
+def values_of(view: PanelView, traded: bool = False) -> dict[str, NDArray[np.float64]]:
+    """Features by their names, of closes alone or of the other fields."""
+    chosen = [feature for feature in ASSET_FEATURES if bool(feature.needs) == traded]
+    return {DAILY_WINDOWS.named(feature.name): feature.compute(view) for feature in chosen}
 
 
 def test_features_are_what_their_formulas_say() -> None:
     panel = market(assets=4)
     view = PanelView(panel)
-    values = {feature.name: feature.compute(view) for feature in ASSET_FEATURES}
+    values = values_of(view)
     r = np.diff(np.log(panel.close), axis=0, prepend=np.nan)
     m = r.mean(axis=1)
     t, a = 640, 2
@@ -51,7 +56,7 @@ def test_features_are_what_their_formulas_say() -> None:
     }
     for name, value in expected.items():
         assert values[name][t, a] == pytest.approx(value, rel=1e-9), name
-    wide = {name: compute(view)[t] for name, compute in MARKET_FEATURES.items()}
+    wide = {name: formula(view, view.windows)[t] for name, formula in MARKET_FEATURES.items()}
     covariance = np.cov(r[quarter].T)
     scales = np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
     off = ~np.eye(4, dtype=bool)
@@ -80,7 +85,7 @@ def test_features_of_ranges_and_volumes_are_what_their_formulas_say() -> None:
     panel = market()
     c, o, h, low, v = fields_of(panel).values()
     view = PanelView(panel)
-    values = {feature.name: feature.compute(view) for feature in TRADING_FEATURES}
+    values = values_of(view, traded=True)
     t, a = 640, 2
     r = np.diff(np.log(c), axis=0, prepend=np.nan)
     night = np.vstack([np.full(panel.n_assets, np.nan), np.log(o[1:] / c[:-1])])
@@ -123,8 +128,7 @@ def test_days_without_trades_or_range_are_small_and_not_infinite() -> None:
     for name in ("open", "high", "low"):
         changed[name][:, 3] = panel.close[:, 3]
     quiet = replace(panel, **changed)
-    view = PanelView(quiet)
-    values = {feature.name: feature.compute(view) for feature in TRADING_FEATURES}
+    values = values_of(PanelView(quiet), traded=True)
     for name, raw in values.items():
         assert np.isfinite(raw[252:, 2:]).all(), name
     assert (values["abnormal_volume_63"][252:, 2] == 0.0).all()
@@ -201,11 +205,7 @@ def test_a_price_that_stands_still_has_no_deviation() -> None:
     assert (std(values, 21)[4025:] == 0.0).all()
 
 
-@given(seed=st.integers(0, 1000), columns=st.integers(1, 9))
-def test_ranks_equal_those_of_pandas(seed: int, columns: int) -> None:
-    rng = np.random.default_rng(seed)
-    values = np.where(rng.random((300, columns)) < 0.2, np.nan, rng.integers(0, 6, (300, columns)))
-    rank = np.asarray(pd.DataFrame(values).rank(axis=1))
-    others = np.isfinite(values).sum(axis=1, keepdims=True) - 1
-    expected = np.where(others > 0, 2.0 * (rank - 1.0) / np.maximum(others, 1) - 1.0, rank * 0.0)
-    np.testing.assert_array_equal(rolling.percentile_rank(values), expected)
+def test_ranks_by_hand() -> None:
+    rows = np.array([[3.0, np.nan, 1.0, 3.0, -2.0], [np.nan, 7.0, np.nan, np.nan, np.nan]])
+    expected = [[2 / 3, np.nan, -1 / 3, 2 / 3, -1.0], [np.nan, 0.0, np.nan, np.nan, np.nan]]
+    np.testing.assert_allclose(rolling.percentile_rank(rows), expected, rtol=1e-15)

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from finflow.config import LENSES, FeaturesConfig
 from finflow.errors import MarketError
-from finflow.market.features.asset_features import ASSET_FEATURES, FILTER_FEATURES
+from finflow.market.features.asset_features import ASSET_FEATURES, FILTER_FEATURES, features_of
 from finflow.market.features.feature_set import Features, apply_features, compute_features
 from finflow.market.features.market_features import MARKET_FEATURES
-from finflow.market.features.rolling_windows import PanelView
-from finflow.market.features.trading_features import TRADING_FEATURES
+from finflow.market.features.rolling_windows import DAILY_WINDOWS, PanelView
 from finflow.market.panel import MarketPanel
 
 BARS, FIT = 700, 450
@@ -127,8 +126,9 @@ def test_features_of_a_field_follow_the_others_where_it_is_and_change_none_of_th
     plain = compute_features(closes_only(panel), FIT)
     full = compute_features(replace(panel, **{missing: None}) if missing else panel, FIT)
     size = len(plain.asset_names)
-    assert plain.asset_names == tuple(feature.name for feature in ASSET_FEATURES)
-    expected = [feature.name for feature in TRADING_FEATURES if missing not in feature.needs]
+    names = {DAILY_WINDOWS.named(feature.name): feature.needs for feature in ASSET_FEATURES}
+    assert plain.asset_names == tuple(name for name, needs in names.items() if not needs)
+    expected = [name for name, needs in names.items() if needs and missing not in needs]
     assert full.asset_names[size:] == tuple(expected)
     assert len(expected) > 0
     np.testing.assert_array_equal(full.assets[..., :size], plain.assets)
@@ -148,7 +148,8 @@ def test_filters_and_regimes_are_there_and_read_as_their_keys_say(
     assert found.asset_names[size:] == (tuple(one.name for one in FILTER_FEATURES["all"]) if readers else ())
     np.testing.assert_array_equal(found.assets[:, :, :size], plain.assets)
     assert {lens for lens, columns in found.lenses.items() if max(columns) >= size} == readers
-    assert found.market_names == (*MARKET_FEATURES, "turbulence", "crisis", *(("regime",) if regimes else ()))
+    names = map(DAILY_WINDOWS.named, MARKET_FEATURES)
+    assert found.market_names == (*names, "turbulence", "crisis", *(("regime",) if regimes else ()))
     assert found.market.shape == (BARS, len(found.market_names))
 
 
@@ -162,11 +163,10 @@ def test_every_expert_has_a_lens_and_every_feature_is_read() -> None:
         assert set().union(*features.lenses.values()) == set(range(len(features.asset_names)))
 
 
-def test_a_wide_market_is_what_its_assets_are_alone() -> None:
-    """Features are made for 32 assets at a time; nobody must see the seams."""
+def test_features_are_their_formulas_in_training_deviations() -> None:
     panel = market(assets=70, ragged=True)
     features, view = compute_features(panel, FIT), PanelView(panel)
-    whole = np.stack([feature.compute(view) for feature in (*ASSET_FEATURES, *TRADING_FEATURES)], axis=2)
+    whole = np.stack([feature.compute(view) for feature in features_of(panel, "none")], axis=2)
     usable = np.isfinite(whole).all(axis=2) & panel.listed
     usable[: features.first_bar] = False
     sample = whole[:FIT][usable[:FIT]]

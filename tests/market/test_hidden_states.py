@@ -110,6 +110,12 @@ def test_the_fit_of_the_crisis_score_is_the_likeliest() -> None:
     np.testing.assert_allclose(fitted.stay, TRUTH.stay, atol=0.03)
 
 
+def test_the_crisis_score_finds_the_states_of_bars_that_it_was_not_fitted_to() -> None:
+    returns, states = switching(1)
+    view = view_of(np.stack([returns, returns], axis=1))
+    assert agreement(score_of(view, FIT)[FIT:], states[FIT:]) > 0.9
+
+
 @pytest.mark.parametrize(
     "returns",
     [
@@ -187,6 +193,15 @@ def test_the_second_regime_is_the_one_that_spreads_more(columns: list[int]) -> N
     returns, states = leaders(spread=2.0)
     view = view_of(returns[:, columns])
     assert ((regime(view, fit_regimes(view, FIT)) > 0.5) == (states == 1)).mean() > 0.95
+
+
+def test_assets_that_list_late_or_end_leave_the_regime_to_the_others() -> None:
+    returns, states = leaders(spread=2.0)
+    close = 50.0 * np.exp(np.cumsum(returns, axis=0))
+    close[:500, 1] = close[3500:, 2] = np.nan
+    panel = MarketPanel(np.datetime64("1990-01-01") + np.arange(len(close)), ("A", "B", "C", "D"), close)
+    view = PanelView(panel)
+    assert agreement(regime(view, fit_regimes(view, FIT))[FIT:], states[FIT:]) > 0.9
 
 
 def test_with_few_bars_the_regime_is_constant() -> None:

@@ -227,6 +227,8 @@ def test_a_bar_earns_the_rate_in_force_at_the_bar_before(tmp_path: Path) -> None
     assert panel.cash_returns.tolist() == expected
     assert panel.provenance["cash_rate"] == "series of rates.csv, in force from each date on, the last one 2020-01-09"
     assert len(panel.provenance["cash_sha256"]) == 64
+    pd.read_csv(tmp_path / "rates.csv", parse_dates=["Date"]).to_parquet(tmp_path / "rates.parquet")
+    assert load(tmp_path, tmp_path / "rates.parquet").cash_returns.tolist() == expected
 
 
 @pytest.mark.parametrize("bars", [2, 4, 7])

@@ -15,6 +15,7 @@ from scipy.stats import multivariate_normal
 from finflow.config import MarketConfig, load_config
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import run_backtests
+from finflow.market.features.feature_set import compute_features
 from finflow.market.sources import shipped_prices as french
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.synthetic_market import MEMORY, Regimes, process_of
@@ -96,6 +97,19 @@ def test_the_newest_belief_needs_no_more_than_recent_prices(kind: str) -> None:
     beliefs = process.filtered(log_prices)
     found = [process.filtered(log_prices[: bar + 1][-MEMORY - 1 :])[-1] for bar in (50, 700, 1_999)]
     np.testing.assert_allclose(found, beliefs[[50, 700, 1_999]], atol=1e-6)
+
+
+def test_the_features_of_an_agent_tell_the_spread_of_a_mean_reversion() -> None:
+    """Of three quarters of its variance, as by a linear regression; what it has to go by is there to be learned."""
+    config = market("mean-reverting")
+    panel = load_panel(config)
+    spread = process_of(config.synthetic).filtered(np.log(panel.close / panel.close[0]))
+    features = compute_features(panel, 15_000)
+    differences = (features.assets[:, 0] - features.assets[:, -1])[features.first_bar :].astype(np.float64)
+    inputs = np.column_stack([differences, np.ones(len(differences))])
+    wanted = spread[features.first_bar :]
+    left = wanted - inputs @ np.linalg.lstsq(inputs, wanted, rcond=None)[0]
+    assert 1.0 - left.var() / wanted.var() > 0.7
 
 
 ROOT = Path(__file__).resolve().parents[2]

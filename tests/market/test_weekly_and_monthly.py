@@ -12,24 +12,20 @@ import pytest
 from finflow.config import ProtocolConfig, load_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics import metrics
-from finflow.experiments.jobs.folds import folds_of, history_of
+from finflow.experiments.jobs.walk_forward import folds_of, history_of
 from finflow.market.bar_frequency import bar_name, bar_rhythm, bars_per_month, bars_per_year
-from finflow.market.features.asset_features import ASSET_FEATURES
+from finflow.market.features.asset_features import ASSET_FEATURES, features_of
 from finflow.market.features.feature_set import compute_features
 from finflow.market.features.market_features import MARKET_FEATURES
 from finflow.market.features.rolling_windows import (
-    DAILY_WINDOWS,
     MONTHLY_WINDOWS,
-    TEMPLATES,
     WEEKLY_WINDOWS,
     FeatureWindows,
     PanelView,
 )
-from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
-from finflow.strategies.classical import PatientEqualWeight, named_strategy
-from finflow.strategies.rolling_rules import Momentum
+from finflow.strategies.classical import Momentum, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.trading.price_checks import calendar_of, check_gaps
 from finflow.training.data.training_data import prepare_from
@@ -115,7 +111,7 @@ def test_features_look_back_over_years_and_not_over_decades(of: Bars) -> None:
     assert features.first_bar == of.longest == of.windows.longest - 1
     assert np.isfinite(features.assets).all()
     view = PanelView(panel)
-    values = {of.windows.named(one.name): one.compute(view) for one in ASSET_FEATURES}
+    values = {of.windows.named(one.name): one.compute(view) for one in features_of(panel, "none")}
     r = np.diff(np.log(panel.close), axis=0, prepend=np.nan)
     deviation, counted = r[t - of.longest + 1 : t + 1].std(axis=0, ddof=1), of.year - of.month
     year_less_month = r[t - of.year + 1 : t - of.month + 1].sum(axis=0)
@@ -129,11 +125,9 @@ def test_features_look_back_over_years_and_not_over_decades(of: Bars) -> None:
 @pytest.mark.parametrize("windows", [WEEKLY_WINDOWS, MONTHLY_WINDOWS], ids=["weeks", "months"])
 def test_features_with_other_windows_have_other_names(windows: FeatureWindows) -> None:
     """So that an agent of days is refused on weeks and months; nothing else in a checkpoint would tell them apart."""
-    names = [one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES)] + list(MARKET_FEATURES)
+    names = [*(one.name for one in ASSET_FEATURES), *MARKET_FEATURES]
     renamed = [windows.named(name) for name in names]
     assert len(set(renamed)) == len(names)
-    assert set(TEMPLATES) <= set(names)
-    assert [DAILY_WINDOWS.named(name) for name in names] == names
     known = ("momentum_12_1", "return_1", "market_return_1")
     of_days = [name for name in renamed if name.rpartition("_")[2].isdigit() and name not in known]
     assert not {"5", "21", "63", "126", "252", "200"} & {name.rpartition("_")[2] for name in of_days}

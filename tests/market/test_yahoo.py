@@ -12,7 +12,8 @@ from yfinance.exceptions import YFRateLimitError
 
 from finflow.cli import main
 from finflow.cli.configuration import resolve
-from finflow.cli.options import UNIVERSES, Parser, add_configuration_options, add_scale
+from finflow.cli.option_table import CONFIGURATION, SCALE, add_options
+from finflow.cli.options import UNIVERSES, Parser
 from finflow.config import Config, MarketConfig
 from finflow.errors import FinflowError, MarketError
 from finflow.market.sources.yahoo import request_end
@@ -138,7 +139,7 @@ def test_damaged_prices_are_fetched_again_or_refused(
     server: Server, load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = load()
-    next((tmp_path / "store").glob("*.parquet")).write_bytes(b"rotten")
+    next((tmp_path / "store").glob("*.prices")).write_bytes(b"rotten")
     server.fail(DOWN)
     with pytest.raises(MarketError, match=r"stored prices in .* are damaged, and no prices could be downloaded"):
         load()
@@ -209,8 +210,7 @@ def listed(folder: Path, text: str | bytes = TEXT) -> str:
 
 def configured(*arguments: str) -> Config:
     parser = Parser("")
-    add_configuration_options(parser)
-    add_scale(parser)
+    add_options(parser, CONFIGURATION, SCALE)
     return resolve(parser.parse(list(arguments)))
 
 

@@ -20,7 +20,6 @@ from finflow.offline.collection import (
     NOISE_SCALES,
     TRADE_RATES,
     Behaviour,
-    draw_settings,
 )
 from finflow.offline.dataset import DECISIONS, OfflineDataset, episode_ends, lambda_returns
 from finflow.strategies.behaviour import SETTINGS
@@ -159,9 +158,9 @@ def test_after_a_ruin_a_new_episode_begins_and_its_rows_are_its_own(ruined: Offl
     assert len(np.unique(ruined.episode)) == ends.sum()
 
 
-def test_every_family_draws_all_of_its_settings() -> None:
+def test_every_family_draws_all_of_its_settings(small: Any) -> None:
     """Horizon and concentration by the variant, frequency, trade rate and noise: of each family, and independently."""
-    habits = draw_settings(np.random.default_rng(1), 2000, n_variants=6)
+    habits = Behaviour(small.process, 2000, np.random.default_rng(1))
     n_coverage = round(2000 * COVERAGE_SHARE)
     assert np.bincount(habits.source).tolist() == [(2000 - n_coverage) // 5] * 5 + [n_coverage]
     assert (habits.phase < habits.interval).all()
@@ -176,7 +175,7 @@ def test_every_family_draws_all_of_its_settings() -> None:
         assert set(habits.noise_scale[own]) == set(NOISE_SCALES)
     choices = np.stack([habits.variant, habits.interval, habits.trade_rate, habits.noise_scale])
     assert np.abs(np.corrcoef(choices) - np.eye(4)).max() < 0.1
-    many = draw_settings(np.random.default_rng(0), size=100_000, n_variants=6)
+    many = Behaviour(small.process, 100_000, np.random.default_rng(0))
     assert (many.trade_rate / many.interval).mean() == pytest.approx(FAMILY_RATE, abs=0.003)  # as experts know
 
 

@@ -13,13 +13,16 @@ import pytest
 
 from finflow.config import load_config
 from finflow.config.preferences_section import JudgeConfig
-from finflow.preferences.judged_pairs import Judge, judge_pairs
+from finflow.preferences.judged_pairs import DrawnPair, Judge, judge_pairs
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
-from finflow.preferences.pairs import PairFile
-from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
+from finflow.preferences.pairs import PairFile, PortfolioPath, SegmentMarket
 from finflow.preferences.web_page.answer_server import AnswerServer
-from finflow.preferences.web_page.answer_session import AnswerSession, Question, answers_so_far, make_questions
-from finflow.preferences.web_page.question_page import page_html
+from finflow.preferences.web_page.answer_session import (
+    AnswerSession,
+    answers_so_far,
+    make_questions,
+    page_html,
+)
 from finflow.training.data.training_data import TrainingData, prepare
 
 SMALL: dict[str, object] = {
@@ -62,7 +65,7 @@ def judged_pairs(market: SegmentMarket, judge: Judge, count: int, settings: Judg
 
 
 @contextmanager
-def served(file: Path, questions: Sequence[Question]) -> Iterator[AnswerServer]:
+def served(file: Path, questions: Sequence[DrawnPair]) -> Iterator[AnswerServer]:
     """A server of questions, whose answers are added to a file."""
     with AnswerServer(0) as server:
         session = AnswerSession(file, questions, answers_so_far(file))
@@ -106,6 +109,6 @@ def path_of() -> Callable[..., PortfolioPath]:
 
 
 @pytest.fixture(scope="session")
-def questions(small_market: SegmentMarket, judging: JudgeConfig) -> tuple[Question, ...]:
+def questions(small_market: SegmentMarket, judging: JudgeConfig) -> tuple[DrawnPair, ...]:
     """Six questions of the small market, of both sides."""
     return make_questions(small_market, 6, judging, seed=0)

@@ -18,6 +18,7 @@ from finflow.errors import FinflowError
 from finflow.preferences.judged_pairs import synthetic_judge
 from finflow.preferences.model_training import preference_loss
 from finflow.preferences.pair_tensors import PairTensors
+from finflow.preferences.pairs import SegmentMarket
 from finflow.preferences.policy_training import (
     DirectObjective,
     LearnedPolicy,
@@ -26,8 +27,7 @@ from finflow.preferences.policy_training import (
     learn_policy,
     segment_density,
 )
-from finflow.preferences.reward_model import states_holding
-from finflow.preferences.segment_paths import SegmentMarket
+from finflow.preferences.preference_reward import states_holding
 from finflow.training.data.training_data import TrainingData
 from tests.preferences.conftest import judged_pairs
 
@@ -87,14 +87,14 @@ def test_a_larger_beta_stays_nearer_to_the_reference(learn: Learn) -> None:
 def test_a_segment_is_as_likely_as_its_decisions_together(small_data: TrainingData, pairs: PairTensors) -> None:
     policy, chosen = fresh(small_data), np.array([7, 2])
     with torch.no_grad():
-        total = segment_density(policy, pairs, chosen).total
+        total = segment_density(policy, pairs, chosen)[0]
         rows = slice(int(pairs.offsets[1, 2]), int(pairs.offsets[1, 2] + pairs.lengths[2]))
         bars = pairs.bars[rows]
         states = states_holding(pairs.assets[bars], pairs.market[bars], pairs.decisions.held[rows])
         smoothed = 0.9 * pairs.decisions.filled[rows].double() + 0.1 / 4.0
         each = policy(states).distribution.log_density(smoothed) / 3.0
     torch.testing.assert_close(total[1, 1], each.sum(), rtol=1e-4, atol=1e-3)
-    torch.testing.assert_close(all_densities(policy, pairs, chosen).total, total)
+    torch.testing.assert_close(all_densities(policy, pairs, chosen)[0], total)
 
 
 def test_dpo_is_relative_to_its_reference_and_simpo_is_not(small_data: TrainingData, pairs: PairTensors) -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from finflow.preferences.judged_pairs import DrawnPair
 from finflow.preferences.pairs import read_pairs
-from finflow.preferences.web_page.answer_session import Question
 from tests.browser import DESK, PHONE, Browser, open_browser
 from tests.preferences.conftest import served
 
 SHOWN = "document.getElementById('state').dataset.question"
+
+
+pytestmark = pytest.mark.usefixtures("images")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +26,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, tmp_path: Path, questions: tuple[Question, ...]) -> Iterator[Browser]:
+def page(browser: Browser, tmp_path: Path, questions: tuple[DrawnPair, ...]) -> Iterator[Browser]:
     """The page of four questions."""
     with served(tmp_path / "pairs.jsonl", questions[:4]) as server:
         browser.open(server.url)
@@ -53,7 +56,7 @@ def wait_for(page: Browser, condition: str) -> None:
 
 
 def test_three_pairs_are_answered_by_mouse_and_keys(
-    page: Browser, tmp_path: Path, questions: tuple[Question, ...]
+    page: Browser, tmp_path: Path, questions: tuple[DrawnPair, ...]
 ) -> None:
     file = tmp_path / "pairs.jsonl"
     click(page, "left")
@@ -95,12 +98,5 @@ def test_both_paths_are_drawn_in_full_in_light_and_dark(page: Browser) -> None:
             assert found["over"] == 0, f"{width} pixels, {scheme}"
             looks.add(found["ground"])
     assert len(looks) == 2
-    outside = """[...document.querySelectorAll('.chart svg')].flatMap(drawing => {
-      const frame = drawing.getBoundingClientRect();
-      return [...drawing.querySelectorAll('path, text')].map(one => one.getBoundingClientRect()).filter(box =>
-        box.left < frame.left - 1 || box.right > frame.right + 1
-        || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
-    }).length"""
-    assert page.evaluate("document.querySelectorAll('.panel .chart svg').length") == 8
-    assert page.evaluate(outside) == 0
+    assert page.evaluate("document.querySelector('img.charts').naturalWidth") > 1000
     assert page.complaints == []

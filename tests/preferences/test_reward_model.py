@@ -24,11 +24,9 @@ from finflow.preferences.model_training import (
     split_pairs,
 )
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
-from finflow.preferences.pairs import Pair, PairFile
+from finflow.preferences.pairs import Pair, PairFile, SegmentMarket
 from finflow.preferences.preference_reward import PreferenceReward, load_model, save_model
-from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import read_tensors, write_tensors
-from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import TrainingData
 from tests.commands import refusal
 from tests.preferences.conftest import judged_pairs, small_options
@@ -52,7 +50,7 @@ def learned(pairs: PairTensors, small_data: TrainingData) -> LearnedModel:
 @pytest.fixture(scope="module")
 def reward(learned: LearnedModel, tmp_path_factory: pytest.TempPathFactory) -> PreferenceReward:
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    save_model(path, learned, ("a",))
+    save_model(path, learned.model, learned.report(), ("a",))
     return PreferenceReward(path)
 
 
@@ -92,7 +90,7 @@ def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
 ) -> None:
     first, second = (learn_model(pairs, small_data.shape, seed=4) for _ in range(2))
     for name, learned in (("one", first), ("two", second)):
-        save_model(tmp_path / name, learned, ("a", "b"))
+        save_model(tmp_path / name, learned.model, learned.report(), ("a", "b"))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     found = load_model(tmp_path / "one")
     scores = [pairs.all_scores(model, np.arange(9)) for model in (found, second.model)]
@@ -200,13 +198,3 @@ def test_rewards_of_a_segment_sum_to_its_score(
     np.testing.assert_allclose(step.filled, filled, atol=1e-5)
     score = pairs.all_scores(reward._model, np.array([4]))[0].mean() / reward._model.temperature
     assert float(step.reward.sum()) == pytest.approx(float(score), abs=5e-3)
-
-
-def test_gradients_pass_through_to_every_weight(rewarded: DecisionProcess) -> None:
-    bars, rng = np.arange(300, 306), np.random.default_rng(0)
-    held, target = (rng.dirichlet(np.ones(rewarded.n_weights), size=len(bars)) for _ in range(2))
-    action = torch.from_numpy(target).requires_grad_()
-    found = rewarded.step(as_tensors(rewarded.start(bars, held), torch.device("cpu")), action).reward
-    (gradient,) = torch.autograd.grad(found.sum(), action)
-    assert torch.isfinite(gradient).all()
-    assert float(gradient.abs().min(dim=1).values.max()) > 0.0

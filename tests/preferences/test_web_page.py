@@ -15,26 +15,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import OutputError
 from finflow.files import file_in_use
-from finflow.preferences.judged_pairs import judge_pairs, make_judge
-from finflow.preferences.pairs import read_pairs, write_pairs
-from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
+from finflow.preferences.judged_pairs import DrawnPair, judge_pairs, make_judge
+from finflow.preferences.pairs import PortfolioPath, SegmentMarket, read_pairs, write_pairs
+from finflow.preferences.web_page import answer_session
 from finflow.preferences.web_page.answer_server import TOKEN_HEADER, AnswerServer
 from finflow.preferences.web_page.answer_session import (
     AnswerSession,
-    Question,
     answers_so_far,
     make_questions,
 )
-from finflow.preferences.web_page.question_page import path_charts, weight_layers
 from tests.commands import refusal
 from tests.preferences.conftest import served, small_options
 
 ROOT = Path(__file__).parents[2]
-Questions = tuple[Question, ...]
+Questions = tuple[DrawnPair, ...]
 
 
 def begun(file: Path, questions: Questions) -> AnswerSession:
@@ -102,6 +101,11 @@ def test_every_answer_is_in_the_file_at_once_and_can_be_taken_back(tmp_path: Pat
     assert (session.current, len(read_pairs([file]).pairs)) == (2, 1)
     session.act(2, "undo")
     assert (session.current, session.skipped) == (1, 0)
+    whole = file.read_bytes()
+    file.write_bytes(whole + b"\n")
+    with pytest.raises(OutputError, match="ends with another line"):
+        session.act(1, "undo")
+    file.write_bytes(whole)
     session.act(1, "undo")
     session.act(0, "undo")
     assert (session.current, session.can_undo, file.read_bytes()) == (0, False, b"")
@@ -159,6 +163,8 @@ def test_requests_of_other_pages_are_refused(
 ) -> None:
     given = {name: value.replace("PORT", str(client.port)) for name, value in headers.items()}
     assert client.act(0, "left", **given)[0] == status
+    for body in ("", '{"question": "0", "act": "left"}', '{"question": 0, "act": "best"}', "[" * 999):
+        assert client.post(body)[0] == 400
     assert not (tmp_path / "pairs.jsonl").exists()
     assert client.act(0, "left")[0] == 200  # and the server lives on
 
@@ -180,13 +186,6 @@ def test_a_page_is_not_read_under_another_name_or_by_other_machines(client: Clie
         socket.create_connection(("127.0.0.2", client.port), timeout=5).close()
 
 
-@pytest.mark.parametrize("body", ["", '{"question": "0", "act": "left"}', '{"question": 0, "act": "best"}', "[" * 999])
-def test_a_bad_body_is_told(client: Client, tmp_path: Path, body: str) -> None:
-    status, answer = client.post(body)
-    assert (status, "an answer is an object of JSON" in answer["error"]) == (400, True)
-    assert not (tmp_path / "pairs.jsonl").exists()
-
-
 def test_an_answer_that_cannot_be_written_is_not_lost_silently(client: Client, tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").mkdir()
     status, answer = client.act(0, "left")
@@ -195,33 +194,19 @@ def test_an_answer_that_cannot_be_written_is_not_lost_silently(client: Client, t
     assert client.act(0, "left")[0] == 200
 
 
-def test_both_sides_of_a_chart_have_one_scale(questions: Questions) -> None:
-    for question in questions:
-        layers = weight_layers(question.shown, ("A", "B", "C"))
-        left, right = path_charts(question.shown, layers)
-        assert [chart.title for chart in left] == ["Equity", "Drawdown", "Weights", "Turnover"]
-        assert [chart.values for chart in left] == [chart.values for chart in right]
-        assert all(len(chart.values) >= 2 for chart in left)
-        assert left[-1].dates[0].label == str(question.shown[0].dates[0])
-
-
-def test_charts_of_what_never_moves_and_of_two_periods_are_drawn(path_of: Callable[..., PortfolioPath]) -> None:
-    for paths in ((path_of([0.0] * 5), path_of([0.0] * 5)), (path_of([-0.5, 1.0], 2.0), path_of([0.0, 0.1]))):
-        for chart in (chart for side in path_charts(paths, weight_layers(paths, ("A",))) for chart in side):
-            text = " ".join(shape.d for shape in chart.shapes)
-            assert "nan" not in text
-            places = [float(word) for word in re.findall(r"(?<= )\d+\.\d", text)]
-            assert all(0.0 <= place <= chart.height for place in places), chart.title
-
-
-def test_assets_that_are_held_little_share_a_layer(path_of: Callable[..., PortfolioPath]) -> None:
-    path = path_of([0.0, 0.0])
-    weights = np.tile(np.append(np.linspace(1.0, 2.0, 12), 3.0), (2, 1))
-    weights /= weights.sum(axis=1, keepdims=True)
-    wide = PortfolioPath(path.dates, path.returns, path.turnover, path.costs, weights, weights)
-    layers = weight_layers((wide, wide), tuple("ABCDEFGHIJKL"))
-    assert [layer.name for layer in layers] == [*"FGHIJKL", "others", "cash"]
-    assert sorted(column for layer in layers for column in layer.columns) == list(range(13))
+def test_both_paths_are_drawn_on_one_scale(
+    path_of: Callable[..., PortfolioPath], questions: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Callable[[Figure], None]] = []
+    monkeypatch.setattr(answer_session, "render", lambda draw, height: drawn.append(draw) or b"")
+    flat, short = (path_of([0.0] * 5), path_of([0.0] * 5)), (path_of([-0.5, 1.0], 2.0), path_of([0.0, 0.1]))
+    for paths in (flat, short, questions[0].shown):
+        answer_session.draw_paths(paths, ("A", "B", "C")[: paths[0].filled.shape[1] - 1])
+        drawn[-1](figure := Figure())
+        for left, right in np.array(figure.axes).reshape(4, 2):
+            assert left.get_ylim() == right.get_ylim()
+            assert np.isfinite(left.get_ylim()).all()
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "cash"
 
 
 @pytest.mark.parametrize(

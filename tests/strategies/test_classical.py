@@ -15,8 +15,7 @@ from skfolio.moments import LedoitWolf, ShrunkMu, ShrunkMuMethods
 from finflow.config import EvaluationConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.statistics.metrics import cvar
-from finflow.strategies.classical import NAMED, named_strategy
-from finflow.strategies.rolling_rules import Momentum, Rolling
+from finflow.strategies.classical import NAMED, Momentum, Rolling, named_strategy
 from finflow.strategies.strategy import Information, Strategy, equal_weights
 
 CONFIG = EvaluationConfig()

@@ -18,7 +18,7 @@ from finflow.strategies.online_selection import (
     MeanReversion,
     PassiveAggressiveMeanReversion,
 )
-from finflow.strategies.strategy import Information, Memo, Memoised, Strategy
+from finflow.strategies.strategy import Information, Memo, Strategy
 
 FloatArray = NDArray[np.float64]
 
@@ -149,7 +149,6 @@ def test_a_memo_saves_moves_and_changes_none(name: str) -> None:
     memo: Memo = {}
     for close, expected in zip((first, first, second), (alone[0], alone[0], alone[1]), strict=True):
         strategy = named_strategy(name, EvaluationConfig())
-        assert isinstance(strategy, Memoised)
         strategy.memo = memo
         np.testing.assert_array_equal(run(strategy, close), expected)
     assert STEPS < len(memo) < 2 * STEPS  # days that are alike were computed once
@@ -224,35 +223,6 @@ def test_assets_that_do_not_move_or_are_the_same_break_nothing(family: str) -> N
     tables = family_tables(rebuilt(close), family)
     assert np.isfinite(tables).all()
     np.testing.assert_allclose(tables.sum(axis=2), 1.0, atol=1e-12)
-
-
-def calm_and_wild() -> MarketPanel:
-    """Two calm assets, one of them rising, and two wild ones, one of them rising faster, of one common factor."""
-    rng = np.random.default_rng(5)
-    common = rng.standard_normal((900, 1)) * 0.008
-    own = rng.standard_normal((900, 4)) * np.array([0.004, 0.004, 0.02, 0.02])
-    drift = np.array([0.0005, -0.0002, 0.003, -0.001])
-    return rebuilt(np.exp(np.cumsum(common * np.array([0.5, 0.5, 1.5, 1.5]) + own + drift, axis=0)))
-
-
-def test_each_family_does_what_its_name_says() -> None:
-    panel = calm_and_wild()
-    mean = {family: family_tables(panel, family)[:, 780:].mean(axis=1) for family in FAMILIES}
-    for family in ("volatility", "defensive"):
-        assert (mean[family][:, :2].sum(axis=1) > mean[family][:, 2:4].sum(axis=1)).all()
-    assert (mean["momentum"][:, [0, 2]].sum(axis=1) > mean["momentum"][:, [1, 3]].sum(axis=1)).all()
-    assert (mean["growth"][:, 2] > mean["growth"][:, [0, 1, 3]].max(axis=1)).all()
-
-
-def test_the_correlation_family_spreads_over_what_is_not_alike() -> None:
-    rng = np.random.default_rng(2)
-    crowd = rng.standard_normal((900, 1)) * 0.01 + rng.standard_normal((900, 4)) * 0.003
-    loner = rng.standard_normal((900, 1)) * 0.01
-    panel = rebuilt(np.exp(np.cumsum(np.hstack([crowd, loner]), axis=0)))
-    tables = family_tables(panel, "correlation")[:, 500:, :-1]
-    share = tables / tables.sum(axis=2, keepdims=True)
-    assert (share[:, :, 4] > 0.3).all()
-    assert (share[:, :, :4] < 0.25).all()
 
 
 def test_volatility_targets_are_kept_by_holding_cash() -> None:

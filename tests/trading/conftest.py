@@ -16,15 +16,13 @@ import pytest
 
 from finflow.cli import main
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.page.page import Page
+from finflow.evaluation.page.section import Page
 from finflow.line_file import HashedLog
-from finflow.trading import decide_mode, decision_making, live_market
-from finflow.trading.brokers.alpaca_broker import KEY, SECRET
-from finflow.trading.brokers.broker import BROKER_LOG, MarketOrder, PaperBroker, client_id
+from finflow.trading import decide_mode, decision_making, live_market, paper_trading
+from finflow.trading.alpaca_broker import KEY, SECRET
 from finflow.trading.decide_mode import Request
 from finflow.trading.decision_making import Reasoning
 from finflow.trading.live_market import load_agents
-from finflow.trading.paper import paper_trading
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence import fake_alpaca
@@ -70,9 +68,9 @@ class Trained:
         """Log of its decisions."""
         return self.run / "trading" / "state.jsonl"
 
-    def entries(self, kind: str | None = None, log: str = "state.jsonl") -> list[dict[str, Any]]:
-        """Lines of a log, all or those of a kind."""
-        return [one for one in HashedLog.read(self.run / "trading" / log).entries if kind in (None, one["kind"])]
+    def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Lines of its log, all or those of a kind."""
+        return [one for one in HashedLog.read(self.log).entries if kind in (None, one["kind"])]
 
     def decision(self, day: str) -> dict[str, Any]:
         """Content of `decision.json` of a day."""
@@ -85,19 +83,6 @@ class Trained:
         given |= {name.replace("__", "."): value for name, value in keys.items()}
         date = dt.date.fromisoformat(day)
         return decide_mode.decide(Request((self.run,), given, date=date, accept_verdict=True, broker="paper")).decision
-
-    def paper_broker(self) -> PaperBroker:
-        """The paper broker as its log has it."""
-        return PaperBroker(self.run / "trading" / BROKER_LOG)
-
-    def order(self, names: str) -> list[MarketOrder]:
-        """Begin an account at the paper broker, and order three shares of each of some assets on `DAY`."""
-        broker = self.paper_broker()
-        broker.open(20_000.0)
-        placed = [MarketOrder(client_id("agent", DAY, name), DAY, name, 3.0) for name in names]
-        for order in placed:
-            broker.submit(order)
-        return placed
 
     def price_table(self) -> pd.DataFrame:
         """Its prices, by date and asset."""

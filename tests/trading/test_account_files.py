@@ -21,11 +21,11 @@ WRONG = {
     ("h.csv", "name,shares\nAAPL,1\n"): "no column ticker",
     ("twice.csv", "ticker,shares\nAAPL,1\nAAPL,2\n"): "line 3: AAPL is there twice",
     ("unknown.csv", "ticker,shares\nMSTF,1\n"): "MSTF is not in the universe of the run; leave it out; did you",
-    ("word.csv", "ticker,shares\nAAPL,ten\n"): "line 2: the number of AAPL is 'ten'",
-    ("comma.csv", 'ticker,shares\nAAPL,"1,000"\n'): "without separators",
+    ("word.csv", "ticker,shares\nAAPL,ten\n"): "line 2: shares: Input should be a valid number",
+    ("comma.csv", 'ticker,shares\nAAPL,"1,000"\n'): "unable to parse string as a number",
     ("short.csv", "ticker,shares\nAAPL,-5\n"): "long only",
-    ("row.csv", "ticker,shares\nAAPL\n"): "line 2: 2 values",
-    ("inf.json", '{"AAPL": Infinity}'): "a number is needed",
+    ("row.csv", "ticker,shares\nAAPL\n"): "line 2: shares: ",
+    ("inf.json", '{"AAPL": Infinity}'): "should be a finite number",
     ("list.json", "[1]"): "is not a mapping",
     ("broken.json", "{"): "is not JSON",
     ("h.txt", "AAPL 10"): "neither .csv, .json nor .yaml",
@@ -62,7 +62,11 @@ def test_fills_have_a_price_and_may_have_a_cost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("ticker,shares\nAAPL,1\n", "no column price"), ("ticker,shares,price\nAAPL,1,0\n", "a price of 0")],
+    [
+        ("ticker,shares\nAAPL,1\n", "no column price"),
+        ("ticker,shares,price\nAAPL,1,0\n", "price: Input should be greater than 0"),
+        ("ticker,shares,price\nAAPL,1,\n", "line 2: price: "),
+    ],
 )
 def test_fills_without_a_price_are_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(FinflowError, match=said):

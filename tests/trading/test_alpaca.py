@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from finflow.config import AlpacaConfig, load_config
 from finflow.errors import ConfigError
-from finflow.trading.brokers import alpaca_broker
-from finflow.trading.brokers.alpaca_broker import KEY, SECRET, AlpacaBroker, open_alpaca
-from finflow.trading.brokers.broker import BrokerError, BrokerNotReady, MarketOrder
+from finflow.trading import alpaca_broker
+from finflow.trading.alpaca_broker import (
+    KEY,
+    SECRET,
+    AlpacaBroker,
+    BrokerError,
+    BrokerNotReady,
+    MarketOrder,
+    open_alpaca,
+)
 from scripts.evidence.fake_alpaca import AFTER, BEFORE, FakeAlpaca, Fault
 from tests.trading.conftest import ENVIRON
 
-ORDER = MarketOrder("2011-12-14-A-0123", "2011-12-14", "A", 3.0)
+ORDER = MarketOrder("2011-12-14-A-0123", "A", 3.0)
 
 
 def broker_of(fake: FakeAlpaca, pauses: list[float] | None = None, **changes: Any) -> AlpacaBroker:
@@ -35,25 +41,25 @@ def test_an_order_is_placed_and_read_back(fake: FakeAlpaca) -> None:
     assert broker.positions() == {"BRK.B": 2.0}
     assert broker.clock() == (dt.date(2011, 12, 14), False)
     assert broker.status(ORDER.client_id) is None
-    assert broker.submit(ORDER).state == "accepted"
+    assert broker.submit(ORDER).is_open
     assert broker.submit(ORDER) == broker.status(ORDER.client_id)  # once
     assert fake.requests.count("POST /v2/orders") == 1
     fake.trade("2011-12-15", {"A": 10.0})
     done = broker.status(ORDER.client_id)
     assert done is not None
-    assert (done.state, done.filled, done.price) == ("filled", 3.0, 10.0)
+    assert (done.is_open, done.filled, done.price) == (False, 3.0, 10.0)
     assert broker.cash() == pytest.approx(1_000_000.0 - 30.0)
-    broker.submit(replace(ORDER, client_id="another"))
+    broker.submit(ORDER._replace(client_id="another"))
     fake.trade("2011-12-16", {"A": 10.0}, {"A": 1.0 / 3.0})
     done = broker.status("another")
     assert done is not None
-    assert (done.state, done.filled) == ("ended", pytest.approx(1.0))  # a partial fill is what it is
+    assert (done.is_open, done.filled) == (False, pytest.approx(1.0))  # a partial fill is what it is
 
 
 def test_parts_of_a_share_and_share_classes_are_as_alpaca_takes_them(fake: FakeAlpaca) -> None:
     broker = broker_of(fake, time_in_force="cls")
-    broker.submit(MarketOrder("whole", "2011-12-14", "A", -3.0))
-    broker.submit(MarketOrder("part", "2011-12-14", "BRK-B", 0.25))
+    broker.submit(MarketOrder("whole", "A", -3.0))
+    broker.submit(MarketOrder("part", "BRK-B", 0.25))
     whole, part = fake.orders["whole"], fake.orders["part"]
     assert (whole["side"], whole["qty"], whole["time_in_force"]) == ("sell", "3.0", "cls")
     assert (part["symbol"], part["qty"], part["time_in_force"]) == ("BRK.B", "0.25", "day")
@@ -94,7 +100,7 @@ def test_another_order_under_the_id_is_refused(fake: FakeAlpaca) -> None:
     broker = broker_of(fake)
     broker.submit(ORDER)
     with pytest.raises(BrokerError, match=r"has \+3 A under the id"):
-        broker.submit(MarketOrder(ORDER.client_id, ORDER.date, "A", 4.0))
+        broker.submit(ORDER._replace(shares=4.0))
 
 
 def test_an_order_that_arrives_late_is_found_by_its_id(fake: FakeAlpaca) -> None:

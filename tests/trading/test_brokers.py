@@ -6,8 +6,7 @@ import datetime as dt
 import json
 import shutil
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -16,13 +15,10 @@ import requests
 
 from finflow import line_file
 from finflow.cli import main
-from finflow.line_file import HashedLog
-from finflow.trading.brokers import alpaca_broker
-from finflow.trading.brokers.alpaca_broker import AlpacaBroker
-from finflow.trading.brokers.broker import BROKER_LOG, BrokerError, BrokerNotReady
+from finflow.trading import alpaca_broker
+from finflow.trading.alpaca_broker import AlpacaBroker, BrokerNotReady
 from finflow.trading.decide_mode import Request
-from finflow.trading.decision_page import decision_page
-from finflow.trading.paper.paper_trading import Clock, trade_on_paper
+from finflow.trading.paper_trading import Clock, trade_on_paper
 from scripts.evidence.broker_kills import Market, compare, live
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, Fault
 from tests.commands import refusal
@@ -31,74 +27,8 @@ from tests.trading.conftest import ENVIRON, Trained
 DAYS = ("2011-12-14", "2011-12-15", "2011-12-16", "2011-12-19")
 
 
-def test_orders_fill_at_the_next_close_with_the_ledgers_costs(trained: Trained) -> None:
-    first = trained.evening(DAYS[0])
-    assert trained.paper_broker().positions() == {}  # accepted, not filled yet
-    second = trained.evening(DAYS[1])
-    prices = trained.price_table().loc[DAYS[1]]
-    shares = {one.ticker: one.shares for one in first.orders}
-    assert {name: second.assets[name].shares for name in shares} == shares
-    paid = sum(count * prices[name] for name, count in shares.items())
-    assert second.cash == pytest.approx(20_000.0 - paid * 1.0015)  # 15 basis points by default
-    assert decision_page(second).text()
-
-
-def test_an_order_of_a_known_id_is_not_placed_again(trained: Trained) -> None:
-    (order,) = trained.order("A")
-    broker = trained.paper_broker()
-    assert broker.submit(order) == broker.status(order.client_id)
-    assert len(trained.entries("order", BROKER_LOG)) == 1
-    with pytest.raises(BrokerError, match="was submitted on"):
-        broker.submit(replace(order, shares=4.0))
-
-
 class Killed(BaseException):
     """Stands in for the end of the process."""
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed before and after each line of the logs, and run again, four evenings end in the account of the others."""
-    folder = trained.run / "trading"
-    for day in DAYS:
-        trained.evening(day)
-    whole = {name: (folder / name).read_bytes() for name in (BROKER_LOG, "state.jsonl")}
-    lines = sum(content.count(b"\n") for content in whole.values())
-    assert lines > 12
-    for path in (*folder.glob("*/*"), *folder.glob("*.jsonl")):
-        path.unlink()
-    write: Callable[..., None] = line_file.append_line
-    kills = 0
-
-    def killed(path: Any, line: str) -> None:
-        nonlocal kills
-        kills += 1
-        if kills % 2 == 0:  # the second try of a line
-            write(path, line)
-        raise Killed
-
-    monkeypatch.setattr(line_file, "append_line", killed)
-    for day in DAYS:
-        for _ in range(2 * lines):
-            try:
-                trained.evening(day)
-            except Killed:
-                continue
-            break
-    assert kills == 2 * lines
-    assert {name: (folder / name).read_bytes() for name in whole} == whole
-    entries = HashedLog.read(folder / BROKER_LOG).entries
-    orders = [entry["client_id"] for entry in entries if entry["kind"] == "order"]
-    assert len(orders) == len(set(orders))
-
-
-def test_what_contradicts_the_broker_is_one_line(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    given = (*trained.options("decide"), "--i-know")
-    said = refusal(capsys, *given, "--date", DAYS[0], "--broker", "paper", "--holdings", "h.csv")
-    assert "leave --holdings and --fills out" in said
-    assert "did you mean paper" in refusal(capsys, *given, "--broker", "papr")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")

@@ -178,26 +178,17 @@ def test_a_split_restates_what_the_log_holds(decided: Trained) -> None:
     assert "A was restated by a factor of 0.5" in said
 
 
-def test_the_no_trade_band_is_said(trained: Trained) -> None:
-    held = trained.run.parent / "held.csv"
-    held.write_text("ticker,shares\nA,10\nB,10\nC,10\nD,10\ncash,10\n", "utf-8")
-    options = ("--date", DAY, "--holdings", str(held), "--set", "env.no_trade_band=0.9")
-    assert trained.decide(*options) == 0
-    made = trained.decision(DAY)
-    assert made["orders"] == []
-    assert made["held_back"]["in_band"]
-    assert made["turnover"] == pytest.approx(0.0, abs=1e-12)
-
-
-def test_cash_that_a_fill_left_short_is_made_up_by_orders(trained: Trained) -> None:
-    """Prices that rose until the fill leave the account short: the next plan sells."""
-    held = trained.run.parent / "held.json"
-    held.write_text(json.dumps({"A": 30, "B": 30, "C": 30, "D": 30, "cash": -20.0}), "utf-8")
-    assert trained.decide("--date", DAY, "--holdings", str(held), "--set", "env.no_trade_band=0.9") == 0
-    made = trained.decision(DAY)
-    assert made["cash"] == -20.0
-    assert made["cash_after"] >= 0.0
-    assert {order["side"] for order in made["orders"]} == {"sell"}
+def test_the_no_trade_band_is_said_and_cash_that_a_fill_left_short_is_made_up(trained: Trained) -> None:
+    """Prices that rose until the fill leave the account short: the plan sells in spite of the band."""
+    for cash, count, day in ((10.0, 10, DAY), (-20.0, 30, NEXT)):
+        held = trained.run.parent / "held.json"
+        held.write_text(json.dumps({**dict.fromkeys("ABCD", count), "cash": cash}), "utf-8")
+        assert trained.decide("--date", day, "--holdings", str(held), "--set", "env.no_trade_band=0.9") == 0
+        made = trained.decision(day)
+        assert made["cash"] == cash
+        assert made["cash_after"] >= 0.0
+        assert {order["side"] for order in made["orders"]} == ({"sell"} if cash < 0.0 else set())
+        assert made["held_back"]["in_band"]
 
 
 @pytest.mark.parametrize(

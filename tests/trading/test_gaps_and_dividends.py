@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 
 from finflow.trading.account_state import AccountState
-from finflow.trading.brokers.broker import BROKER_LOG, PaperBroker
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.live_market import load_agents, market_until
 from finflow.training.data.training_data import prepare
 from tests.trading.conftest import DAY, NEXT, Trained
 
-THEN, LATER = "2011-12-16", "2011-12-19"
+THEN = "2011-12-16"
 HOLD = ("--set", "market.max_gap=3")
 CASH = ("--set", "market.dividends=cash")
 
@@ -69,17 +68,13 @@ def test_a_decision_that_fills_at_once_leaves_what_is_halted_alone(halted: Train
 
 
 def test_an_order_at_the_paper_broker_lapses(halted: Trained) -> None:
-    placed = halted.order("AB")
+    first = halted.evening(DAY, market__max_gap=3)
     made = halted.evening(NEXT, market__max_gap=3)
-    assert {name: made.assets[name].shares for name in "AB"} == {"A": 3.0, "B": 0.0}
-    read = halted.paper_broker()
-    assert [read.status(order.client_id).state for order in placed] == ["filled", "ended"]  # type: ignore[union-attr]
-    lapsed = halted.entries("lapsed", BROKER_LOG)
-    assert [entry["date"] for entry in lapsed] == [NEXT]
-    halted.evening(THEN, market__max_gap=3)
-    again = halted.paper_broker()
-    assert halted.entries("lapsed", BROKER_LOG)[:1] == lapsed
-    assert again.status(placed[1].client_id).state == "ended"  # type: ignore[union-attr]
+    planned = {one.ticker: one.shares for one in first.orders}
+    assert planned["B"] > 0.0
+    assert {name: made.assets[name].shares for name in planned} == {**planned, "B": 0.0}
+    (entered,) = halted.entries("fills")
+    assert {ticker for ticker, *_ in entered["fills"]} == planned.keys() - {"B"}
 
 
 @pytest.fixture
@@ -147,18 +142,16 @@ def test_the_log_goes_on_with_the_same_shares_and_the_money(paying: Trained) -> 
     assert before["prices"]["A"] == close.loc[DAY, "A"]
 
 
-def test_the_paper_broker_pays_each_dividend_once(paying: Trained) -> None:
-    paying.order("AB")
-    for day in (NEXT, THEN, LATER):
-        paying.evening(day, market__dividends="cash")
-    paid = paying.entries("dividend", BROKER_LOG)
-    first = [(one["date"], one["ticker"], one["cash"]) for one in paid if one["date"] <= THEN]
-    assert first[0] == (THEN, "A", pytest.approx(6.0))
-    assert len({(one["date"], one["ticker"]) for one in paid}) == len(paid)
-    agents = load_agents([paying.run], {"market.path": str(paying.prices), "market.dividends": "cash"})
-    process = market_until(prepare(agents.config).panel, agents).process
-    again = PaperBroker(paying.run / "trading" / BROKER_LOG, keep=False)
-    again.fill_due(process)
-    money = again.cash()
-    again.fill_due(process)
-    assert again.cash() == money
+def test_the_paper_broker_pays_dividends_and_the_ledgers_costs(paying: Trained) -> None:
+    bought = {one.ticker: one.shares for one in paying.evening(DAY, market__dividends="cash").orders}
+    second = paying.evening(NEXT, market__dividends="cash")
+    close = table_of(paying, "Close")
+    paid = sum(count * close.loc[NEXT, name] for name, count in bought.items())
+    assert second.cash == pytest.approx(20_000.0 - paid * 1.0015)  # 15 basis points by default
+    assert second.follow_up.source == "fills"
+    third = paying.evening(THEN, market__dividends="cash")
+    orders = {one.ticker: one.shares if one.side == "buy" else -one.shares for one in second.orders}
+    moved = [count * close.loc[THEN, name] for name, count in orders.items()]
+    dividends = 2.0 * (bought["A"] + bought["C"])
+    spent = sum(moved) + 0.0015 * sum(map(abs, moved))
+    assert third.cash == pytest.approx(second.cash - spent + dividends)

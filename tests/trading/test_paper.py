@@ -13,9 +13,8 @@ import pytest
 
 from finflow.trading.decide_mode import Request
 from finflow.trading.live_market import load_agents, market_until
-from finflow.trading.paper.paper_account import ALPHA, Expectation, PaperAccount, variance_ratio
-from finflow.trading.paper.paper_page import paper_schema
-from finflow.trading.paper.paper_trading import Clock, trade_on_paper
+from finflow.trading.paper_page import ALPHA, Expectation, paper_schema, variance_ratio
+from finflow.trading.paper_trading import Clock, PaperAccount, trade_on_paper
 from finflow.training.data.training_data import prepare
 from tests.commands import refusal
 from tests.conftest import Page, check_numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -88,21 +89,6 @@ def test_the_next_bar_is_due_at_the_end_of_its_week_or_month(freq: str, newest: 
     assert calendar.sessions(last, end) == [end]
 
 
-def test_weekly_bars_end_with_the_last_session_of_a_named_exchange() -> None:
-    """Its daily sessions between two bars do not make the newest one old; Good Friday of 2023 was on April 7."""
-    calendar = calendar_of("XNYS", bars("2022-01-07", "2023-03-31", "W-FRI"))
-    assert calendar.name == "the weeks of XNYS"
-    friday = dt.date(2023, 3, 31)
-    assert calendar.sessions(friday, dt.date(2023, 4, 5)) == []
-    assert calendar.sessions(friday, dt.date(2023, 4, 14)) == [dt.date(2023, 4, 6), dt.date(2023, 4, 14)]
-
-
-def test_an_exchange_younger_than_the_prices_has_its_latest_sessions() -> None:
-    calendar = calendar_of("XTKS", bars("1990-01-01", "2022-12-30", "B"))
-    assert dt.date(2023, 1, 4) in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
-    assert dt.date(2023, 1, 3) not in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each request was for newer prices than the stored ones; Yahoo answers unless it is ``down``."""
@@ -128,18 +114,18 @@ def newest(down: bool, day: str, date: str | None = None) -> str:
     return str(panel.dates[-1])
 
 
-def test_the_newest_bar_is_asked_for_even_where_the_stored_ones_would_do(asked: list[bool]) -> None:
-    assert newest(down=False, day="2024-06-13") == "2024-06-13"
-    assert asked == [True]
-
-
-def test_without_an_answer_stored_prices_serve_while_they_are_new_enough(asked: list[bool]) -> None:
-    assert newest(down=True, day="2024-06-13") == "2024-06-12"
-    assert asked == [True, False]
+@pytest.mark.parametrize(
+    ("given", "found", "requests"),
+    [
+        ((False, "2024-06-13"), "2024-06-13", [True]),
+        ((True, "2024-06-13"), "2024-06-12", [True, False]),  # stored prices serve while they are new enough
+        ((True, "2024-05-20", "2024-05-20"), "2024-05-20", [False]),  # a past day, from the store
+    ],
+)
+def test_the_newest_bar_is_asked_for_and_the_stored_ones_serve_without_an_answer(
+    asked: list[bool], given: tuple[Any, ...], found: str, requests: list[bool]
+) -> None:
+    assert newest(*given) == found
+    assert asked == requests
     with pytest.raises(MarketError, match="check the network"):
-        newest(down=True, day="2024-06-20")
-
-
-def test_a_past_day_is_answered_from_the_store(asked: list[bool]) -> None:
-    assert newest(down=True, day="2024-05-20", date="2024-05-20") == "2024-05-20"
-    assert asked == [False]
+        newest(True, "2024-06-20")

@@ -14,7 +14,7 @@ from finflow.market.features import market_features as crisis
 from finflow.market.panel import MarketPanel
 from finflow.market.splits import Split
 from finflow.strategies.classical import NAMED
-from finflow.training.audit import audit_subjects as audited, audited_decisions, configuration_audit as auditing
+from finflow.training.audit import audit_subjects as audited, configuration_audit as auditing
 from finflow.training.audit.look_ahead import Probe
 from finflow.training.judging import held_out
 from finflow.training.phases.stopping import request_stop
@@ -84,8 +84,7 @@ def smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     if "whole_audit" in request.fixturenames:
         return
     few = {name: NAMED[name] for name in ("equal-weight", "buy-and-hold", "momentum")}
-    for module in (auditing, audited):
-        monkeypatch.setattr(module, "NAMED", few)
+    monkeypatch.setattr(auditing, "NAMED", few)
     real = auditing.probes_of
 
     def fewer(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe, ...]:
@@ -101,8 +100,8 @@ def smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(auditing, "probes_of", fewer)
     monkeypatch.setattr(auditing, "single_bars", near)
-    monkeypatch.setattr(auditing, "first_probes", lambda split, lag: ())
-    monkeypatch.setattr(audited_decisions, "BEFORE", 5)
+    monkeypatch.setattr(auditing, "unprimed", lambda *given: {})
+    monkeypatch.setattr(audited, "BEFORE", 5)
     # What the states are fitted on is audited, not how well.
     monkeypatch.setattr(crisis, "_ROUNDS", 10)
 

@@ -96,8 +96,8 @@ def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def late(self: Behaviour, *given: Any) -> Any:
         aims, state = real(self, *given), given[0]
-        rule = self.settings.source < 5
-        aims[rule] = self.tables[self.settings.source[rule], self.settings.variant[rule], state.bar[rule]]
+        rule = self.source < 5
+        aims[rule] = self.tables[self.source[rule], self.variant[rule], state.bar[rule]]
         return aims
 
     monkeypatch.setattr(Behaviour, "_aims", late)

@@ -14,7 +14,7 @@ from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import reinvest
 from finflow.market.sources import cash, panel_loader as sources, yahoo as download
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
-from finflow.training.audit.audited_source import loaded, through_the_source
+from finflow.training.audit.audited_parts import loaded, through_the_source
 from finflow.training.audit.look_ahead import Component, Finding, Probe, audit
 
 BARS = 120

@@ -18,7 +18,7 @@ from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import NAMED, EqualWeight
 from finflow.training.audit import configuration_audit as auditing
-from finflow.training.audit.audited_decisions import AuditedMarket, RecordedStrategies
+from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.configuration_audit import Audit, audit_configuration
 from finflow.training.audit.look_ahead import FOREKNOWLEDGE, Probe
 from finflow.training.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
@@ -27,7 +27,8 @@ from tests.short_trainings import FEW_EPISODES
 from tests.training.whole_trainings import Make
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
-BARS_OF, FIRST_PROBES, PROBES_OF = auditing.single_bars, auditing.first_probes, auditing.probes_of
+REWARDS = "tests.env.rewards.own_rewards"
+BARS_OF, PROBES_OF, UNPRIMED_OF = auditing.single_bars, auditing.probes_of, auditing.unprimed
 
 OWN = '''
 import sys
@@ -112,6 +113,22 @@ def weekday(panel):
     return np.repeat(days[:, None], panel.close.shape[1], axis=1)
 
 
+def swing(panel):
+    """Causal, and of the market: mean size of the bar's moves."""
+    result = np.full(panel.n_bars, np.nan)
+    result[1:] = np.abs(panel.close[1:] / panel.close[:-1] - 1.0).mean(axis=1)
+    return result
+
+
+def ahead(panel):
+    """Tomorrow's swing."""
+    return np.append(swing(panel)[1:], 0.0)
+
+
+def breadth(panel):
+    return swing(panel)
+
+
 class Frames:
     """Finds the market in the frame of whoever asked."""
 
@@ -172,7 +189,7 @@ def bad(found: Audit) -> list[str]:
 def test_the_configuration_is_clean_at_every_lag(
     tiny: Make, lag: int, market: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auditing, "first_probes", FIRST_PROBES)
+    monkeypatch.setattr(auditing, "unprimed", UNPRIMED_OF)
     prices = pd.read_csv(tmp_path / "prices.csv", index_col=0)
     prices.iloc[:400, 1] = np.nan
     prices.iloc[600:, 2] = np.nan
@@ -189,8 +206,8 @@ def test_the_configuration_is_clean_at_every_lag(
 def test_a_cut_market_has_the_decisions_before_the_cut_whatever_the_rhythm(tiny: Make) -> None:
     """A run of a single decision could not be played there, and its absence was taken for a leak."""
     data = prepare(tiny(env__execution_lag=0, evaluation__rebalance_every=1))
-    market = AuditedMarket(data.panel, data.config, data.split)
-    ask = RecordedStrategies(market, {"equal-weight": EqualWeight}).of("equal-weight")
+    subjects = AuditSubjects(data.panel, data.config, data.split)
+    ask = next(one.answer for one in subjects.of_decisions({"equal": EqualWeight}) if one.name == "equal")
     for last in range(620, 632):  # the rhythm is drawn for each
         whole, cut = ask(data.panel, last), ask(data.panel.until(last + 1), last)
         for name, rows in whole.items():
@@ -215,19 +232,19 @@ def test_the_whole_audit_is_clean_and_reaches_every_part(tiny: Make, monkeypatch
 
 @pytest.mark.usefixtures("own")
 def test_features_and_strategies_of_ones_own_are_audited_and_clean_where_they_are_causal(tiny: Make) -> None:
-    """One of the features is of the date alone; one of the strategies reads the memory behind the prices."""
-    features = ["mine:range_of@growth", "mine:weekday"]
+    """Of the features one is of the date alone, one of the market; a strategy reads the memory behind the prices."""
+    features = ["mine:range_of@growth", "mine:weekday", "mine:swing"]
     found = audit_configuration(tiny(features__extra=features), ["mine:Trend", "mine:Base"])
     assert found.complaint is None
-    own = {"feature mine:range_of", "feature mine:weekday", "strategy mine:Trend", "strategy mine:Base"}
+    own = {*(f"feature {path.partition('@')[0]}" for path in features), "strategy mine:Trend", "strategy mine:Base"}
     assert own <= {finding.component for finding in found.findings}
 
 
 @pytest.mark.usefixtures("own")
 def test_features_of_ones_own_that_look_ahead_are_named(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On every day, on few days, and before large moves alone."""
+    """On every day, of assets and of the market, on few days, and before large moves alone."""
     monkeypatch.setattr(auditing, "single_bars", lambda *given: BARS_OF(*given)[2:3])  # a month of the test window
-    features = ["mine:label", "mine:mid_month", "mine:wild"]
+    features = ["mine:label", "mine:ahead", "mine:mid_month", "mine:wild"]
     found = audit_configuration(tiny(features__extra=features))
     assert str(found.complaint).startswith("feature mine:label looks ahead")
     named = set(bad(found))
@@ -242,18 +259,9 @@ def test_features_of_ones_own_that_look_ahead_are_named(tiny: Make, monkeypatch:
 def test_a_feature_that_remembers_the_first_market_it_saw_is_caught(
     tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny(features__extra=["mine:remembered"])
-    assert audit_configuration(config).complaint is None
-    sys.modules.pop("mine")
-    monkeypatch.setattr(auditing, "first_probes", lambda split, lag: (split.train_end - 1,))
-    found = audit_configuration(config)
+    monkeypatch.setattr(auditing, "unprimed", UNPRIMED_OF)
+    found = audit_configuration(tiny(features__extra=["mine:remembered"]))
     assert str(found.complaint).startswith("feature mine:remembered looks ahead: with the future unprimed")
-
-
-@pytest.mark.usefixtures("own")
-def test_a_strategy_that_looks_into_the_frames_is_named(tiny: Make) -> None:
-    found = audit_configuration(tiny(), ["mine:Frames", "mine:Trend"])
-    assert bad(found) == ["strategy mine:Frames"]
 
 
 @pytest.mark.usefixtures("own")
@@ -270,6 +278,22 @@ def test_a_test_window_that_ends_inside_the_data_is_clean(tiny: Make, monkeypatc
     found = audit_configuration(tiny(market__test_end="2012-01-20"))
     assert (found.complaint, bad(found)) == (None, [])
     assert "evaluation" in {finding.component for finding in found.findings}
+
+
+def test_a_reward_that_declares_too_short_a_horizon_is_caught(tiny: Make) -> None:
+    """Its table holds the return over five bars; it says that it needs one."""
+    found = audit_configuration(tiny(objectives__reward=f"{REWARDS}:Forecast"))
+    assert found.complaint is not None
+    assert f"reward {REWARDS}:Forecast" in found.complaint
+
+
+def test_rewards_that_say_how_far_they_look_are_clean(tiny: Make) -> None:
+    names = ["builtin", "ranking", f"{REWARDS}:HonestForecast", f"{REWARDS}:ReturnOverThree"]
+    rewards = [{"name": name} for name in names]
+    found = audit_configuration(tiny(objectives__ranking__k=2, objectives__rewards=rewards))
+    assert found.complaint is None
+    rows = {finding.component: finding.rows for finding in found.findings}
+    assert all(rows[f"reward {name}"] > 0 for name in names[1:])
 
 
 # --- the mode
@@ -321,21 +345,22 @@ def test_the_mode_ends_with_2_and_one_line_that_names_the_leak(tiny: Make, capsy
 
 
 @pytest.mark.usefixtures("own")
-def test_a_feature_of_ones_own_joins_its_lens(tiny: Make) -> None:
-    plain, one, all_of_them = (
-        prepare(tiny(features__extra=extra)) for extra in ([], ["mine:range_of@growth"], ["mine:range_of"])
-    )
-    size = plain.features.assets.shape[2]
-    assert one.features.asset_names[size:] == ("range_of",)
-    assert one.shape.n_asset_features == plain.shape.n_asset_features + 1
-    assert {lens for lens, columns in one.features.lenses.items() if size in columns} == {"growth"}
-    assert all(size in columns for columns in all_of_them.features.lenses.values())
-    first, fit = one.features.first_bar, one.split.train_end
-    trained = one.features.assets[first:fit, :, size]
-    assert abs(float(trained.mean())) < 0.1
-    assert 0.5 < float(trained.std()) < 1.1
-    np.testing.assert_array_equal(one.features.assets[:, :, :size], plain.features.assets)
-    assert one.held_out_process().asset_features.shape[2] == one.process.asset_features.shape[2]
+def test_features_of_ones_own_join_their_lens_or_the_market_and_leave_the_others_alone(tiny: Make) -> None:
+    extra = [[], ["mine:range_of@growth", "mine:swing"], ["mine:range_of"]]
+    plain, own, of_all = (prepare(tiny(features__extra=one)) for one in extra)
+    size, first, fit = plain.features.assets.shape[2], own.features.first_bar, own.split.train_end
+    assert own.features.asset_names[size:] == ("range_of",)
+    assert own.features.market_names == (*plain.features.market_names, "swing")
+    assert own.shape.n_asset_features == plain.shape.n_asset_features + 1
+    assert own.shape.n_market_features == plain.shape.n_market_features + 1
+    assert {lens for lens, columns in own.features.lenses.items() if size in columns} == {"growth"}
+    assert all(size in columns for columns in of_all.features.lenses.values())
+    for trained in (own.features.assets[first:fit, :, size], own.features.market[first:fit, -1]):
+        assert abs(float(trained.mean())) < 0.1
+        assert 0.5 < float(trained.std()) < 1.1
+    np.testing.assert_array_equal(own.features.assets[:, :, :size], plain.features.assets)
+    np.testing.assert_array_equal(own.features.market[:, :-1], plain.features.market)
+    assert own.held_out_process().asset_features.shape[2] == own.process.asset_features.shape[2]
 
 
 @pytest.mark.parametrize(
@@ -346,6 +371,8 @@ def test_a_feature_of_ones_own_joins_its_lens(tiny: Make) -> None:
         ("nowhere:label", "the feature 'nowhere:label' cannot be imported: ModuleNotFoundError"),
         ("mine:OWN_NAME", "cannot be imported"),
         ("mine:best", "the feature 'mine:best' failed: TypeError"),
+        ("mine:swing@growth", "is of the market, which every expert reads; leave @growth out"),
+        ("mine:breadth", "features.extra has a feature 'breadth', and so has finflow"),
     ],
 )
 @pytest.mark.usefixtures("own")

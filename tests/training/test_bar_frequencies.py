@@ -17,8 +17,8 @@ from finflow.errors import CheckpointError
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
 from finflow.trading.decide_mode import Request
-from finflow.trading.paper.paper_account import Expectation
-from finflow.trading.paper.paper_trading import trade_on_paper
+from finflow.trading.paper_page import Expectation
+from finflow.trading.paper_trading import trade_on_paper
 from finflow.training.checkpoints.checkpoint_reader import check_same_features, read_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, latest, train_through

@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.logistic_normal import LogisticNormal, log_ratios
+from finflow.agent.networks.distributions import LogisticNormal, log_ratios
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.env.decision_process import with_costs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_a_permanent_fault_ends_in_a_report_and_leaves_the_best_checkpoint(tiny:
 
 
 def test_the_offline_phase_is_guarded_too(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.agent.learners.iql import IQL
+    from finflow.agent.learners.offline_learner import IQL
 
     original, calls = IQL.update, []
 
@@ -250,13 +251,13 @@ def test_a_replay_forgets_the_newest_and_has_the_older_again(slack: int, left: i
 
 def test_events_are_written_for_programs_and_for_tensorboard(tmp_path: Path) -> None:
     row = {"update": 7, "phase": "online", "level": "alarm", "signal": "q", "message": "q is 500", "value": 500.0}
-    with RunLog(tmp_path) as log:
+    with closing(RunLog(tmp_path)) as log:
         log.record("online", 7, {"sharpe": 0.1})
         log.event(row)
         position = log.position()
         log.event(row | {"update": 9})
     assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 2
-    with RunLog(tmp_path, resume_at=position):
+    with closing(RunLog(tmp_path, resume_at=position)):
         pass
     assert [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [row]
     shown = EventAccumulator(str(tmp_path))

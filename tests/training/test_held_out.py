@@ -22,9 +22,8 @@ from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, compute_results
 from finflow.evaluation.statistics.readings_ledger import readings_of
-from finflow.strategies.classical import COMPARED, NAMED, EqualWeight, PatientEqualWeight, named_strategy
+from finflow.strategies.classical import COMPARED, NAMED, EqualWeight, Momentum, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal_policy import optimum_of
-from finflow.strategies.rolling_rules import Momentum
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import evaluations, held_out
@@ -54,7 +53,7 @@ def test_the_report_of_a_made_up_market_scores_every_strategy(
     assert next(iter(outcome.summary)) == data.agent.name == "optimal"
     assert data.optimum is not None
     results = compute_results(data)
-    page = build_page(data, results)
+    page = build_page(results)
     assert fits_schema(page.document) == []
     content = page.document["optimum"]
     assert set(content["scores"]) == set(results.metrics) == set(outcome.summary)
@@ -76,7 +75,7 @@ def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[Repor
     evaluations.backtest_strategies(config, ["equal-weight"])
     assert reports[0].optimum is None
     assert any("no score against the optimum: env.execution_lag = 2" in note for note in reports[0].notes)
-    page = build_page(reports[0], compute_results(reports[0]))
+    page = build_page(compute_results(reports[0]))
     assert "optimum" not in page.document
     assert "Nearness to the optimum" not in page.html()
 
@@ -135,7 +134,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     outcome = evaluations.backtest_strategies(config, [wavering, "equal-weight"])
     (data,) = reports
     assert [section.key for section in data.sections] == ["attribution", "tax", "sweeps", "stress", "ranking"]
-    page = build_page(data, compute_results(data))
+    page = build_page(compute_results(data))
     content = page.document
     assert fits_schema(content) == []
     assert content["stress"]["own"]["sample"] == "out-of-sample"

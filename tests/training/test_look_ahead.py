@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from finflow.market.features.asset_features import ASSET_FEATURES
+from finflow.market.features.asset_features import features_of
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
-from finflow.training.audit.look_ahead import Answer, Component, Probe, Rows, audit, by_bar, verdict_of
+from finflow.training.audit.look_ahead import Answer, Component, Probe, Rows, audit, rows_by_bar, verdict_of
 from finflow.training.audit.shocked_panels import REPEAT, SHOCKS, shocked
 from tests.evaluation.made_up import FloatArray
 
@@ -49,7 +49,9 @@ def returns(panel: MarketPanel) -> FloatArray:
 
 
 def component(make: Callable[[MarketPanel], FloatArray], name: str = "planted", lag: int = 0) -> Component:
-    return Component(name, lambda panel, last: {"value": by_bar(make(panel))._replace(lag=lag)})
+    return Component(
+        name, lambda panel, last: {"value": rows_by_bar({"value": make(panel)})["value"]._replace(lag=lag)}
+    )
 
 
 # --- leaks: each is a fault that was published, sold or traded on
@@ -128,9 +130,8 @@ def test_rows_that_come_or_go_with_the_future_are_a_leak() -> None:
 
 def causal(panel: MarketPanel) -> dict[str, Rows]:
     view = PanelView(panel)
-    parts = {one.name: by_bar(one.compute(view)) for one in ASSET_FEATURES}
     fields = {name: getattr(panel, name) for name in ("open", "high", "low", "volume", "benchmark", "cash_returns")}
-    parts |= {name: by_bar(array) for name, array in fields.items() if array is not None}
+    parts = dict(rows_by_bar({one.name: one.compute(view) for one in features_of(panel, "none")} | fields))
     parts["yesterday"] = Rows(returns(panel)[:-1], np.arange(1, panel.n_bars), lag=1)
     fitted = returns(panel)[: min(60, panel.n_bars)].std()
     parts["scaled"] = Rows((returns(panel) / max(fitted, 1e-9))[60:], np.arange(60, panel.n_bars))

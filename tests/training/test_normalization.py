@@ -48,22 +48,15 @@ def test_after_the_warm_up_a_reward_is_normalised_by_the_formula_and_clipped(shi
     normalizer.update(3.0)
     expected = (2.5 - 2.0 * shift) / (np.std([1.0, 2.0, 3.0]) + 1e-8)
     assert normalizer.apply(2.5) == pytest.approx(expected, rel=1e-12)
+    assert normalizer.apply(np.full(2, 2.5)).tolist() == pytest.approx([expected] * 2, rel=1e-12)
+    tensor = normalizer.apply(torch.tensor([2.5]))
+    assert (tensor.item(), tensor.dtype) == (pytest.approx(expected, rel=1e-5), torch.float32)
     assert normalizer.denormalize(normalizer.apply(2.5)) == pytest.approx(2.5, rel=1e-12)
     assert (normalizer.apply(1e30), normalizer.apply(-1e30)) == (10.0, -10.0)
     assert np.isnan(normalizer.apply(float("nan")))
     normalizer.reset()
     assert normalizer.get_statistics() == {"mean": 0.0, "std": 0.0, "count": 0, "buffer_size": 0}
     assert normalizer.apply(2.5) == 2.5
-
-
-def test_single_rewards_arrays_and_tensors_agree() -> None:
-    normalizer, rewards = RewardNormalizer(RewardNormalizerConfig(warmup=0)), np.linspace(-2, 5, 30)
-    normalizer.update(rewards)
-    single = [normalizer.apply(float(reward)) for reward in rewards]
-    np.testing.assert_allclose(normalizer.apply(rewards), single, rtol=1e-12)
-    batch = normalizer.apply(torch.from_numpy(rewards).float())
-    assert batch.dtype == torch.float32
-    np.testing.assert_allclose(batch.numpy(), single, rtol=1e-5)
 
 
 def test_what_is_no_reward_never_enters_the_window() -> None:

@@ -17,7 +17,7 @@ from finflow.config import Config, load_config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
-from finflow.training.on_policy.market_rollouts import RolloutCollector
+from finflow.training.on_policy.on_policy_rollouts import RolloutCollector
 from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import learning_market
@@ -98,16 +98,16 @@ def test_the_phase_begins_with_the_policy_and_the_value_of_the_offline_phase(
     assert all(seen)
 
 
-def new_collector(tiny: Make, **keys: Any) -> RolloutCollector:
+def new_collector(config: Config) -> RolloutCollector:
     """Collector of rollouts of a pretrained policy."""
-    trainer = FinFlowTrainer(tiny(**SMALL | keys))
+    trainer = FinFlowTrainer(config)
     trainer.train_iql()
     run = trainer._begin()
     trainer._hand_over(run)
     state = run.state.on_policy
     assert state is not None
     units = learning_market(run, trainer.collect_offline_data()).units
-    return RolloutCollector(state.played.env, state.agent, units, trainer.config, run.state.exploration, lambda _: None)
+    return RolloutCollector(state.played, state.agent, units, run.state.exploration, lambda _: None)
 
 
 def test_it_starts_from_scratch_without_an_offline_phase(tiny: Make) -> None:

@@ -215,6 +215,6 @@ def test_the_audit_asks_the_filters_before_and_after_scaling(tiny: Make) -> None
     config = tiny(features__filters="all")
     data = prepare(config)
     subjects = AuditSubjects(data.panel, config, data.split, near=True)
-    component = next(one for one in subjects.of_features() if one.name == "features")
+    component = next(one for one in subjects.of_market() if one.name == "features")
     names = {f"relative_average_{half_life:g}" for half_life in HALF_LIVES}
     assert {*names, *(f"raw {name}" for name in names)} <= set(component.answer(data.panel, 600))

@@ -13,9 +13,8 @@ from finflow.offline.collection import made_by
 from finflow.preferences.judged_pairs import judge_pairs, make_judge
 from finflow.preferences.model_report import learn_model
 from finflow.preferences.pair_tensors import pair_tensors
-from finflow.preferences.pairs import PairFile
+from finflow.preferences.pairs import PairFile, SegmentMarket
 from finflow.preferences.preference_reward import save_model
-from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, tiny_in
@@ -50,7 +49,8 @@ def models(few_epochs: None, tmp_path_factory: pytest.TempPathFactory) -> list[P
     pairs = pair_tensors(market, PairFile(made.pairs, ("here",) * 60))
     files = [folder / f"model-{seed}.safetensors" for seed in range(2)]
     for seed, file in enumerate(files):
-        save_model(file, learn_model(pairs, data.shape, seed=seed), ())
+        learned = learn_model(pairs, data.shape, seed=seed)
+        save_model(file, learned.model, learned.report(), ())
     return files
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from finflow.cli.options import _KEYS
+from finflow.cli.option_table import OPTIONS
 from finflow.config import flatten
 from finflow.guard.rollback import RollbackManager
 from finflow.training.data.training_data import TrainingData, prepare
@@ -135,7 +135,7 @@ def test_every_override_of_the_command_line_names_a_key_that_has_a_case() -> Non
         *("train.device", "train.profile", "bcell.mixed_precision", "bcell.gradient_checkpointing"),
         *("online.algorithm", "online.minibatch", "online.learning_rate", "train.seeds", "market.use_cache"),
     }
-    keys = {key for group in _KEYS.values() for _, _, named, _ in group for key in named.split()}
+    keys = {key for group in OPTIONS.values() for one in group for key in one.settings.get("keys", ())}
     learning = {key for key in keys if key.startswith(("train.", "bcell.", "market.", "env.", "online."))}
     assert learning - own <= CASES.keys()
 

@@ -1,31 +1,36 @@
-"""Fine-tuning against a frozen reference: the penalty holds the policy, beta follows the KL, the phase ends early."""
+"""Fine-tuning against a frozen reference, and agents that learn from pairs: what they are held to, and their files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import Blend
-from finflow.agent.networks.logistic_normal import log_portfolio
-from finflow.agent.networks.policy_ensemble import FrozenPolicy
+from finflow.agent.networks.distributions import log_portfolio
+from finflow.agent.networks.policy_ensemble import FrozenPolicy, PolicyEnsemble
 from finflow.cli import main
 from finflow.config import dump_config
 from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
+from finflow.preferences.judged_pairs import judge_pairs, synthetic_judge
+from finflow.preferences.pairs import SegmentMarket, write_pairs
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.checkpoints.reference_policy import ReferenceControl, read_reference
+from finflow.training.checkpoints.reference_policy import ReferenceControl, policy_tensors, read_reference
 from finflow.training.data.training_data import prepare
-from finflow.training.on_policy.market_rollouts import Reference
+from finflow.training.on_policy.on_policy_rollouts import Reference
 from finflow.training.trainer import FinFlowTrainer
+from tests.commands import refusal
 from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL, new_collector
-from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, train_through
+from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, tiny_in, train_through
 
+pytestmark = pytest.mark.usefixtures("few_epochs")
+CPU = torch.device("cpu")
 FAST = {"online__learning_rate": 3e-2, "online__entropy_coefficient": 0.0}
 
 
@@ -44,10 +49,10 @@ def test_the_coefficient_follows_its_formula() -> None:
     keys = OnlineConfig.model_validate({"algorithm": "ppo", "reference_beta": 0.1})
     control = ReferenceControl(keys, episode_length=100)
     control.update(0.066, decisions=2048)  # 6.6 nats an episode, the target is 6
-    assert control.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000))
+    assert control.controller.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000))
     for _ in range(9):
         control.update(1.0, 10_000)
-    assert control.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
+    assert control.controller.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
 
 
 def test_several_looks_beyond_twice_the_target_end_the_phase() -> None:
@@ -96,9 +101,9 @@ def test_a_reference_that_does_not_fit_is_one_line_and_writes_nothing(
 
 #: Blends that an agent of the default training may be deployed with, as its checkpoint keeps them.
 DEPLOYED = {
-    "undecided": Blend.to_tensor(Blend(-1.0, "equal-weight", (0, 1.0)), torch.device("cpu")),
-    "patient": Blend(0.0, "inverse-volatility", (3, 0.5)).to_tensor(torch.device("cpu")),
-    "several": Blend(0.5, "equal-weight", (3, 0.5)).to_tensor(torch.device("cpu")),
+    "undecided": Blend.to_tensor(Blend(-1.0, "equal-weight", (0, 1.0)), CPU),
+    "patient": Blend(0.0, "inverse-volatility", (3, 0.5)).to_tensor(CPU),
+    "several": Blend(0.5, "equal-weight", (3, 0.5)).to_tensor(CPU),
 }
 MEMBERS = {"undecided": 1, "patient": 1, "several": 3}  # of two blocks
 
@@ -132,7 +137,7 @@ def test_an_agent_of_the_default_training_is_a_reference_as_it_was_deployed(
     assert reference is not None
     assert len(reference.policies()) == MEMBERS[deployed]
     assert run.probe is not None
-    wanted = policy_of(read_checkpoint(default_agents[deployed]), torch.device("cpu"))
+    wanted = policy_of(read_checkpoint(default_agents[deployed]), CPU)
     if wanted.blend is not None and wanted.blend.reference == "inverse-volatility":
         wanted.blend = wanted.blend._replace(volatility=trainer.training_data.log_volatility)
     for name in ("centre", "log_scale"):
@@ -150,19 +155,20 @@ def test_the_reward_is_charged_the_log_ratio_per_free_dimension(
     """On the same draws, with and without a reference; densities are those of the weights."""
     played = []
     for beta in (None, 70.0):
-        collector = new_collector(tiny, online__reference=str(default_agents[deployed]))
-        policy = read_reference(collector.config, prepare(collector.config), torch.device("cpu"))
+        config = tiny(**SMALL, online__reference=str(default_agents[deployed]))
+        collector = new_collector(config)
+        policy = read_reference(config, prepare(config), CPU)
         assert policy is not None
-        played.append(collector.decide(8, None if beta is None else Reference(policy, beta)))
-    free, charged = played
+        played.append(collector.collect(8, None if beta is None else Reference(policy, beta)))
+    (free, free_earnings), (charged, charged_earnings) = played
     assert torch.equal(free.actions, charged.actions)
     states = collector.agent.states(tuple(part.flatten(0, 1) for part in free.observations))
     portfolios = log_portfolio(free.actions.flatten(0, 1)).exp()
     with torch.no_grad():
         own, other = (one(states).distribution.log_density(portfolios) for one in (collector.agent.policy, policy))
-    cost = 70.0 * (own - other).view_as(free.rewards) / free.actions.shape[-1]
+    cost = 70.0 * (own - other).view_as(free.log_prob) / free.actions.shape[-1]
     assert float(cost.abs().max()) > 0.2  # ten times what is tolerated
-    torch.testing.assert_close(free.rewards - charged.rewards, cost, rtol=1e-3, atol=2e-2)
+    torch.testing.assert_close(free_earnings.rewards - charged_earnings.rewards, cost, rtol=1e-3, atol=2e-2)
 
 
 def test_what_an_agent_saved_itself_is_a_reference_too(
@@ -237,3 +243,116 @@ def test_a_penalty_holds_the_policy_to_a_blended_agent(
     keys |= {"online__reference": str(default_agents["several"])}
     free, held = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 100.0))
     assert free > 2.0 * held
+
+
+KEYS = ("preferences.policy.learning_rate=0.003", "preferences.policy.dpo_beta=0.05")
+OPTIONS = [word for key in KEYS for word in ("--set", key)]
+
+
+class Trained(NamedTuple):
+    """A checkpoint of the offline phase, and pairs of its market."""
+
+    run: Path
+    pairs: Path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("preferred")
+    config = tiny_in(folder)(
+        preferences__judge__strategies=["equal-weight"], preferences__judge__random=8, preferences__judge__length=8
+    )
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    trainer._begin().checkpoint()
+    data = prepare(config)
+    market = SegmentMarket(data.process, data.split.train, config.evaluation)
+    judge = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
+    made = judge_pairs(market, judge, 150, config.preferences.judge, seed=0)
+    write_pairs(folder / "pairs.jsonl", made.pairs)
+    return Trained(latest(trainer), folder / "pairs.jsonl")
+
+
+def command(trained: Trained, output: Path, *options: str) -> list[str]:
+    files = ["--learn", str(trained.pairs), "--resume", str(trained.run), "--output", str(output)]
+    return ["--mode", "prefer", *files, *OPTIONS, *options]
+
+
+def test_an_agent_that_learned_from_pairs_is_backtested_and_not_trained_on(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = tmp_path / "agent.safetensors"
+    assert main(command(trained, agent, "--method", "dpo")) == 0
+    said = capsys.readouterr().out
+    assert "held out, before: accuracy 0.500" in said
+    assert f"agent: {agent}" in said
+    again = tmp_path / "again.safetensors"
+    assert main(command(trained, again, "--method", "dpo")) == 0
+    assert again.read_bytes() == agent.read_bytes()
+    found = read_checkpoint(agent).facts["preferences"]
+    assert (found["method"], found["seed"], found["settings"]["dpo_beta"]) == ("dpo", 0, 0.05)
+    assert found["divergence"] > 0.0
+    assert main(["--mode", "backtest", "--resume", str(agent)]) == 0
+    page = (tmp_path / "reports" / "report.html").read_text("utf-8")
+    assert "dpo on" in page
+    assert main(["--mode", "inspect", str(agent)]) == 0
+    assert "learned from preferences" in refusal(capsys, "--mode", "train", "--resume", str(agent))
+
+
+def test_wrong_commands_are_one_line_and_write_nothing(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "agent.safetensors"
+    for options, said in (
+        ((), "--resume) with --learn and --method dpo or simpo alone"),
+        (("--method", "ppo"), "'ppo' is not one of reward-model, dpo, simpo"),
+        (("--method", "dpo", "--set", "bcell.gamma=0.5"), "bcell.gamma belongs to training"),
+        (("--method", "dpo", "--set", "preferences.policy.dpo_beta=0"), "dpo_beta"),
+    ):
+        assert said in refusal(capsys, *command(trained, output, *options))
+    without = ["--mode", "prefer", "--learn", str(trained.pairs), "--output", str(output), "--method", "simpo"]
+    assert "needs --resume" in refusal(capsys, *without)
+    asked = ["--mode", "prefer", "--judge", "calmar", "--output", str(output), "--method", "dpo"]
+    assert "--method belongs to --learn" in refusal(capsys, *asked)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("blend", ["none", "equal-weight"])
+def test_an_agent_of_several_networks_is_written_as_it_decides(trained: Trained, tmp_path: Path, blend: str) -> None:
+    """Every network that decides is kept under its own name, in the blend that was decided on."""
+    tensors, facts = read_tensors(trained.run)
+    own = {name.removeprefix("learner/policy/"): t for name, t in tensors.items() if name.startswith("learner/policy/")}
+    noise = torch.Generator().manual_seed(0)
+    places = ("bcell/policy/", "bcell/members/0.", "bcell/members/1.", "bcell/prior/")
+    crafted = {
+        f"{place}{n}": t + 0.05 * torch.randn(t.shape, generator=noise) for place in places for n, t in own.items()
+    }
+    if blend != "none":
+        crafted["bcell/blend"] = Blend(0.6, blend, (3, 0.5)).to_tensor(CPU)
+    write_tensors(tmp_path / "before.safetensors", crafted, facts)
+    checkpoint = read_checkpoint(tmp_path / "before.safetensors")
+    policy = policy_of(checkpoint, CPU)
+    assert isinstance(policy, PolicyEnsemble) == (blend != "none")
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter += 0.01
+    written = policy_tensors(policy)
+    used = {"none": places[:1], "equal-weight": places[:3]}[blend]
+    assert {name for name in crafted if name.startswith(used)} == set(written) - {"bcell/blend"}
+    write_tensors(tmp_path / "after.safetensors", written, facts)
+    read = policy_of(read_checkpoint(tmp_path / "after.safetensors"), CPU)
+    assert read.blend == policy.blend
+    for one, other in zip(read.parameters(), policy.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_agent_that_holds_its_reference_portfolio_is_refused(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors, facts = read_tensors(trained.run)
+    blend = Blend(0.0, "inverse-volatility", (3, 0.5)).to_tensor(CPU)
+    write_tensors(tmp_path / "held.safetensors", {**tensors, "bcell/blend": blend}, facts)
+    held = trained._replace(run=tmp_path / "held.safetensors")
+    said = refusal(capsys, *command(held, tmp_path / "agent.safetensors", "--method", "dpo"))
+    assert "holds the portfolio inverse-volatility" in said
+    assert "models/checkpoint_pretrained.safetensors" in said

@@ -14,9 +14,7 @@ import torch
 from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.guard import signals
-from finflow.preferences.model_report import LearnedModel, ModelFigures
-from finflow.preferences.preference_reward import save_model
-from finflow.preferences.reward_model import OutcomeUnits, RewardModel
+from finflow.preferences.preference_reward import OutcomeUnits, RewardModel, save_model
 from finflow.tensor_file import read_tensors
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
@@ -62,8 +60,8 @@ def likes(tiny: Make, tmp_path: Path) -> Callable[[int], Path]:
             for parameter in model.parameters():
                 parameter.zero_()
             model.direct.weight[..., outcome] = 1.0
-        path, figures = tmp_path / f"likes-{outcome}.safetensors", ModelFigures(0)
-        save_model(path, LearnedModel(model, figures, figures, {}), ())
+        path = tmp_path / f"likes-{outcome}.safetensors"
+        save_model(path, model, {}, ())
         return path
 
     return planted

@@ -17,10 +17,11 @@ from finflow.agent.batch import States, states_of
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend, Decision, describe_holding, no_blend
-from finflow.agent.networks.logistic_normal import standard_normal
+from finflow.agent.networks.distributions import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import FrozenPolicy, deployed_policy
 from finflow.config import AveragingConfig, BCellConfig
+from finflow.tensor_file import without_prefix
 
 
 class PolicyAverage:
@@ -125,8 +126,8 @@ class ActingAgent:
         The policy is from here on the pretrained one, and the first of the average.
         """
         for part in ("policy", "critic", "target_critic", "value"):
-            own, prefix = self.behaviour_value if part == "value" else getattr(self, part), f"{part}/"
-            own.load_state_dict({n.removeprefix(prefix): t for n, t in networks.items() if n.startswith(prefix)})
+            own = self.behaviour_value if part == "value" else getattr(self, part)
+            own.load_state_dict(without_prefix(networks, f"{part}/"))
         self.prior.load_state_dict(self.policy.state_dict())
         self.update_average(0.0)
 

@@ -36,12 +36,12 @@ from finflow.agent.learners.soft_actor_critic import (
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend
-from finflow.agent.networks.logistic_normal import standard_normal
+from finflow.agent.networks.distributions import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
 from finflow.config import BCellConfig
 from finflow.errors import CheckpointError, one_line
-from finflow.tensor_file import read_tensors, write_tensors
+from finflow.tensor_file import read_tensors, without_prefix, write_tensors
 
 PREFIX = "bcell/"  # of an agent's tensors in a checkpoint of a training
 LEARNER = "learner/"  # of those of the offline phase's learner
@@ -239,7 +239,7 @@ class SavedAgent(NamedTuple):
 
     def part(self, name: str) -> dict[str, Tensor]:
         """Tensors of one of its networks."""
-        return _within(self.tensors, f"{name}/")
+        return without_prefix(self.tensors, f"{name}/")
 
     def policy(self, device: torch.device) -> ExpertPolicy:
         """The policy as it is deployed: the average, where there is one, with the blocks' policies, in a blend.
@@ -279,15 +279,11 @@ def _agent_tensors(tensors: Mapping[str, Tensor], config: BCellConfig) -> dict[s
     online phase begins with.
     """
     agent = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-    learner = _within(tensors, LEARNER)
+    learner = without_prefix(tensors, LEARNER)
     if learner and "log_alpha" not in agent:
         agent |= {name: tensor for name, tensor in learner.items() if not name.startswith("value/")}
-        agent |= {f"behaviour_value/{name}": tensor for name, tensor in _within(learner, "value/").items()}
-        agent |= {f"average/{name}": tensor for name, tensor in _within(learner, "policy/").items()}
+        agent |= {f"behaviour_value/{name}": tensor for name, tensor in without_prefix(learner, "value/").items()}
+        agent |= {f"average/{name}": tensor for name, tensor in without_prefix(learner, "policy/").items()}
         for name, coefficient in (("log_alpha", config.alpha_init), ("log_cql_alpha", config.cql_alpha)):
             agent[name] = torch.tensor(math.log(max(coefficient, 1e-30)))
     return agent
-
-
-def _within(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,7 +1,13 @@
-"""Networks, optimisers and steps that all offline learners share, and behaviour cloning.
+"""Offline learners: IQL, TD3+BC and behaviour cloning, with the networks, optimisers and steps that all share.
 
-The methods differ in the target of the critic and the loss of the policy: IQL (`iql`), TD3+BC (`td3bc`), behaviour
-cloning. All of them leave a policy, critics, targets and V_mu for the online phase to start from.
+The methods differ in the target of the critic and the loss of the policy (`offline_losses`). All of them leave a
+policy, critics, targets and V_mu for the online phase to start from.
+
+References
+----------
+Kostrikov, Nair and Levine (2022), Offline Reinforcement Learning with Implicit Q-Learning, algorithm 1.
+Fujimoto and Gu (2021), A Minimalist Approach to Offline Reinforcement Learning, equations 5 and 6.
+Fujimoto, van Hoof and Meger (2018), Addressing Function Approximation Error in Actor-Critic Methods, algorithm 1.
 """
 
 from __future__ import annotations
@@ -12,18 +18,26 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch
+from finflow.agent.batch import OWN, Batch, States
 from finflow.agent.gradient_steps import (
     cosine,
     gradient_step,
+    linearised,
     make_optimiser,
     polyak_update,
     set_learning_rate,
     update_precision,
 )
 from finflow.agent.losses.critic_losses import choice_loss, critic_target
-from finflow.agent.losses.offline_losses import expectile_loss
+from finflow.agent.losses.offline_losses import (
+    advantage_weights,
+    ddpg_bc_loss,
+    expectile_loss,
+    expectile_of,
+    td3bc_loss,
+)
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
+from finflow.agent.networks.distributions import standard_normal
 from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import BCellConfig
@@ -180,3 +194,127 @@ class BehaviourValues(BehaviourCloning):
     """The behaviour's values alone, for an online phase whose policy starts from initial weights."""
 
     clones = False
+
+
+POLICY_DELAY = 2  # critic updates for one of the policy, as published
+SMOOTHING, SMOOTHING_LIMIT = 0.2, 0.5  # deviation and bound of the noise on the target policy's action
+
+
+class TD3BC(OfflineLearner):
+    """TD3+BC: gradient ascent on the critic with a penalty on the distance from the data.
+
+    The deterministic action is the policy's centre. For portfolios, distances and the smoothing noise live in additive
+    log ratios: squared differences of twenty small weights would be negligible beside the critic's term. V follows the
+    mean of the critics for the record and the hand-over. The policy moves at every second update.
+    """
+
+    def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
+        super().__init__(networks, config, device)
+        self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
+        self.updates = 0
+
+    def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+        """Take one step of V, the critics and, every second time, the policy and the targets."""
+        config = self.config
+        _, actions, _ = self.target_values(batch)
+        metrics = self.update_mean_value(batch, actions)
+        with torch.no_grad():
+            states = batch.outcomes.next_states
+            following = self._smoothed(self.target_policy.deterministic(states), states, noise)
+            ahead = self.target_critic.value(self.target_critic.encode(states), states, following.unsqueeze(1))
+            next_value = ahead.mean[..., 0].min(dim=0).values.view_as(actions)
+            spread = ahead.spread[:, :: actions.shape[1]]
+        metrics |= self.update_critic(batch, next_value, spread, self.dropout_noise(noise))
+        self.updates += 1
+        if self.updates % POLICY_DELAY == 0:
+            metrics |= self._update_policy(batch, progress, noise)
+            polyak_update(self.target_critic, self.critic, config.tau)
+            polyak_update(self.target_policy, self.policy, config.tau)
+        return metrics
+
+    def _smoothed(self, action: Tensor, states: States, noise: Generator) -> Tensor:
+        """Add clipped noise to an action, so that similar actions have similar values."""
+        coordinates = self.target_policy.coordinates(action, states)
+        change = SMOOTHING * standard_normal(tuple(coordinates.shape), noise, coordinates)
+        return self.target_policy.perturbed(action, change.clamp(-SMOOTHING_LIMIT, SMOOTHING_LIMIT), states)
+
+    def _update_policy(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+        """Take one step up the first critic, as published, with a penalty on the distance from the data's action."""
+        weights = torch.ones_like(batch.rewards)
+        action, _, others, metrics = self.policy.pathwise_gradient(batch, weights, self.dropout_noise(noise))
+        with torch.no_grad():
+            encoding = self.critic.encode(batch.states)
+        value = linearised(
+            lambda chosen: self.critic.value(encoding, batch.states, chosen, with_quantiles=0).mean[0, :, 0],
+            action.unsqueeze(1),
+        )
+        loss = td3bc_loss(value, self.policy.squared_distance(action, batch.actions, batch.states))
+        self.update_policy(loss + others, progress)
+        return {**metrics, "policy_loss": loss.detach()}
+
+
+class IQL(OfflineLearner):
+    """Implicit Q-learning, in the order of the paper and its code (V, then policy, then Q).
+
+    The critic's mean obeys the published rule exactly. Its quantiles learn the spread of the data's own returns: their
+    target uses the behaviour's own next decision. Each expert learns the portfolios of the family of its name from its
+    own features; the gate and the trade rate learn direction and size of all trades in the data; both weighted by
+    advantage.
+    """
+
+    def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+        """Take one step of V, the policy, the critics and their targets."""
+        config = self.config
+        value, behaviour = self.value.both(batch.states)
+        encoding, actions, ahead = self.target_values(batch)
+        v_loss = expectile_loss(actions, value.unsqueeze(1), config.iql_expectile)
+        gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
+        metrics = self.update_behaviour_value(behaviour, batch)
+        now, next_value = self._values(batch, actions)
+        policy_loss, policy_metrics = self._policy_loss(batch, encoding, actions, now, self.dropout_noise(noise))
+        self.update_policy(policy_loss, progress)
+        metrics |= policy_metrics | self.update_critic(batch, next_value, ahead.spread, self.dropout_noise(noise))
+        polyak_update(self.target_critic, self.critic, config.tau)
+        figures = {"v_loss": v_loss, "v": value.mean(), "advantage": (actions - now).mean()}
+        return {name: tensor.detach() for name, tensor in figures.items()} | metrics
+
+    @property
+    def moves_far(self) -> bool:
+        return self.config.iql_extraction == "gradient"
+
+    @torch.no_grad()
+    def _values(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """V(s), (B, 1), and V(s') after each action, (B, P).
+
+        Of the alternatives (B, P) whose values are known in a state the expectile is exact.
+        """
+        if batch.choices is None:
+            now, ahead = self.value(batch.both).chunk(2)
+            return now.unsqueeze(1), ahead.unsqueeze(1)
+        ahead = self.value(batch.choices.next_states).view_as(actions)
+        return expectile_of(actions, self.config.iql_expectile), ahead
+
+    def _policy_loss(
+        self, batch: Batch, encoding: Encoding, actions: Tensor, now: Tensor, noise: Generator | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss of the policy: as published, or by the critics' gradient.
+
+        ``actions``, (B, P), are values of each state's actions; ``now`` is V(s), (B, 1).
+        """
+        advantage, beta = actions - now, self.config.iql_temperature / self.advantage_scale
+        weights = advantage_weights(advantage, beta)
+        figures = {"effective_beta": weights.new_tensor(beta), "weight_variation": weights.std() / weights.mean()}
+        if self.config.iql_extraction == "awr":
+            if batch.choices is not None:  # holding and the policy's own decision are compared, and not imitated
+                weights = weights.clone()
+                weights[:, 1 : OWN + 1] = 0.0
+            loss, metrics = self.policy.imitation_loss(batch, weights, noise)
+            return loss, metrics | figures | {"mean_weight": weights.mean()}
+        action, cloning, others, metrics = self.policy.pathwise_gradient(batch, weights[:, 0], noise)
+        value = linearised(lambda x: self.minimum_value(encoding, batch, x)[:, 0], action.unsqueeze(1))
+        loss = ddpg_bc_loss(value - now[:, 0], advantage, cloning, self.config.iql_cloning)  # V(s) has no gradient here
+        return loss + others, {**metrics, **figures, "policy_loss": loss.detach()}
+
+
+METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning, "none": BehaviourValues}
+"""Learners by ``offline.method``."""

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch, States, repeat_groups
+from finflow.agent.batch import OWN, Batch, States, repeat_groups
 from finflow.agent.gradient_steps import linearised
 from finflow.agent.learners.acting import ActingAgent
 from finflow.agent.losses.critic_losses import (
@@ -39,17 +39,16 @@ from finflow.agent.losses.critic_losses import (
 from finflow.agent.losses.quantiles import needs_quantiles, pessimistic_value, risk_adjusted_value
 from finflow.agent.networks.critic import CriticEnsemble
 from finflow.agent.networks.decision import Decision
-from finflow.agent.networks.layers import Encoding
-from finflow.agent.networks.logistic_normal import (
+from finflow.agent.networks.distributions import (
     LogisticNormal,
     kl_from_equal_weight,
     mean_per_dimension,
     standard_normal,
 )
+from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig
 
-OWN = 2  # place of the policy's own among a state's actions
 WITH_QUANTILES = 3  # actions of each state whose distribution is learned: the logged one, holding, the policy's own
 CQL_UNIT = 0.01  # of the penalty's weight, where both errors and values are in sigma_A
 
@@ -144,7 +143,9 @@ def held_back(
     weight = agent.advantage_scale * anchor_weight(agent.config.anchor, point.update, point.total)
     if weight <= 0.0:
         return 0.0, {}
-    distance = kl_from_equal_weight(decision.traded_aim, repeat_groups(batch.states.listed, batch.states)).mean()
+    held = decision.aim.detach()
+    aim = held + decision.trade_rate.detach() * (decision.aim - held)  # with its gradient as a part of the centre
+    distance = kl_from_equal_weight(aim, repeat_groups(batch.states.listed, batch.states)).mean()
     return weight * distance, {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(weight)}
 
 

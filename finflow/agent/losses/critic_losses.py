@@ -26,7 +26,7 @@ from torch import Tensor
 from finflow.agent.batch import Batch
 from finflow.agent.losses.quantiles import pinball_loss
 from finflow.agent.networks.critic import CRITICS, Valuation
-from finflow.agent.networks.logistic_normal import mean_per_dimension
+from finflow.agent.networks.distributions import mean_per_dimension
 from finflow.config import BCellConfig
 
 LARGEST_WEIGHT = 1e6  # of a tuned penalty, as in the code of the paper

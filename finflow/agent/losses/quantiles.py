@@ -2,8 +2,8 @@
 
 The loss of a quantile q is quadratic in the samples within the width of q and linear in the others. With the samples
 sorted, counts of those up to q, up to q + width and below q - width, and running sums of the samples and of their
-squares, both parts are differences of running sums; and so is the slope. No array of all pairs is formed, which would
-cost as much as the matrix products of an update.
+squares, both parts are differences of running sums; and so is the slope. On the CPU no array of all pairs is formed,
+which would cost as much as the matrix products of an update.
 
 All risk measures are weighted means of the quantiles in their order, ``sum_i w_i q_(i)`` with weights that sum to one,
 so that a critic's value under a measure is its mean m plus the measure of its centred quantiles.
@@ -47,8 +47,20 @@ def pinball_loss(quantiles: Tensor, samples: Tensor, width: float = PINBALL_WIDT
     ``tau_i = (i - 1/2) / n``: the mean over i, where the paper sums, so that the number of quantiles does not change
     the step. A wide Huber part learns expectiles, so the width is a small part of a typical error.
     """
+    if quantiles.device.type != "cpu":
+        return pairwise_loss(quantiles, samples, width)
     loss: Tensor = _Pinball.apply(quantiles, samples, width)  # type: ignore[no-untyped-call]
     return loss
+
+
+def pairwise_loss(quantiles: Tensor, samples: Tensor, width: float) -> Tensor:
+    """`pinball_loss` as it is written, by an array of all pairs."""
+    count = quantiles.shape[-1]
+    levels = (torch.arange(count, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / count
+    difference = samples.unsqueeze(-2) - quantiles.unsqueeze(-1)
+    huber = functional.huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=width)
+    weight = torch.where(difference < 0.0, 1.0 - levels.unsqueeze(-1), levels.unsqueeze(-1))
+    return (weight * huber / width).mean(dim=(1, 2, 3)).sum()
 
 
 class _Pinball(torch.autograd.Function):
@@ -57,7 +69,7 @@ class _Pinball(torch.autograd.Function):
         _, batch, count = quantiles.shape
         middle = samples.mean(dim=-1, keepdim=True)  # sums of squares of small numbers lose nothing in float32
         ordered, q = (samples - middle).sort(dim=-1).values, (quantiles - middle).contiguous()
-        loss, slope = (compiled_losses if q.device.type == "cpu" else tensor_losses)(q, ordered, width)
+        loss, slope = compiled_losses(q, ordered, width)
         scale = 1.0 / (width * batch * count * samples.shape[-1])
         context.save_for_backward(slope * scale)
         return loss.sum() * scale
@@ -69,31 +81,8 @@ class _Pinball(torch.autograd.Function):
         return gradient * slope, None, None
 
 
-def tensor_losses(q: Tensor, ordered: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """Loss of every quantile (E, B, n), summed over the sorted samples and times the width, and its slope."""
-    levels = (torch.arange(q.shape[-1], device=q.device, dtype=q.dtype) + 0.5) / q.shape[-1]
-    sums = functional.pad(ordered.cumsum(dim=-1), (1, 0))
-    squares = functional.pad(ordered.square().cumsum(dim=-1), (1, 0))
-    a = torch.searchsorted(ordered, q, right=True)
-    b = torch.searchsorted(ordered, q + width, right=True)
-    c = torch.searchsorted(ordered, q - width)
-    counts = (b - a, a - c, ordered.shape[-1] - b, c)
-    n_above, n_below, n_far, n_far_below = (number.to(q.dtype) for number in counts)
-    sum_a, sum_b, sum_c = (sums.gather(-1, place) for place in (a, b, c))
-    square_a, square_b, square_c = (squares.gather(-1, place) for place in (a, b, c))
-    above, below = sum_b - sum_a - n_above * q, sum_a - sum_c - n_below * q  # sums of u within the width
-    square_above = square_b - square_a - 2.0 * q * (sum_b - sum_a) + n_above * q.square()
-    square_below = square_a - square_c - 2.0 * q * (sum_a - sum_c) + n_below * q.square()
-    far_above = sums[..., -1:] - sum_b - n_far * (q + 0.5 * width)
-    far_below = n_far_below * (q - 0.5 * width) - sum_c
-    loss = levels * (0.5 * square_above + width * far_above)
-    loss = loss + (1.0 - levels) * (0.5 * square_below + width * far_below)
-    slope = -levels * (above + width * n_far) - (1.0 - levels) * (below - width * n_far_below)
-    return loss, slope
-
-
 def compiled_losses(q: Tensor, ordered: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """The same as `tensor_losses`, to the same bits, by one compiled loop on the CPU."""
+    """Loss of every quantile (E, B, n), summed over sorted samples and times the width, and its slope, on the CPU."""
     flat_q, flat_ordered = (tensor.detach().reshape(-1, tensor.shape[-1]).numpy() for tensor in (q, ordered))
     levels = (torch.arange(q.shape[-1], dtype=q.dtype) + 0.5) / q.shape[-1]
     constants = np.array([width, 0.5 * width, 0.5, 1.0, 2.0], dtype=flat_q.dtype)

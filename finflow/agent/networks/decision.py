@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.networks.logistic_normal import LogisticNormal, log_portfolio, log_ratios
+from finflow.agent.networks.distributions import LogisticNormal, log_portfolio, log_ratios
 from finflow.config import ActingConfig
 
 # Mean share of the way to its aim that a behaviour family trades in a decision: its mean trade rate, 0.167, times the
@@ -49,11 +49,6 @@ class Decision(NamedTuple):
     def distribution(self) -> LogisticNormal:
         location = log_ratios(self.centre, self.listed)
         return LogisticNormal(location, self.log_scale.expand_as(location), self.listed)
-
-    @property
-    def traded_aim(self) -> Tensor:
-        """The aim, (batch, K), with the gradient that it has as a part of the centre: as far as it is traded."""
-        return self.aim.detach() + self.trade_rate.detach() * (self.aim - self.aim.detach())
 
     def figures(self) -> dict[str, Tensor]:
         """Figures of a batch of decisions for the log."""

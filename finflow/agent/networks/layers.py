@@ -8,6 +8,7 @@ assets permutes their outputs and changes nothing else.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -126,34 +127,36 @@ class _RowsTimesVector(torch.autograd.Function):
         )
 
 
+class _WithGradient(torch.autograd.Function):
+    """Given values for the inputs (...), with a gradient that a function of the values' gradient gives."""
+
+    @staticmethod
+    def forward(context: Any, inputs: Tensor, values: Tensor, gradient_of: Callable[[Tensor], Tensor]) -> Tensor:
+        context.gradient_of = gradient_of
+        return values
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return context.gradient_of(gradient), None, None
+
+
 def open_rate(logit: Tensor, keeps_slope: bool = False) -> Tensor:
-    """Trade rate of a logit; with its own slope where a decision is explained and not learned."""
-    if keeps_slope:
-        return torch.sigmoid(logit).clamp(min=LEAST_RATE)
-    rate: Tensor = _OpenRate.apply(logit)  # type: ignore[no-untyped-call]
-    return rate
-
-
-class _OpenRate(torch.autograd.Function):
     """Trade rate of a logit: a sigmoid, of at least ``LEAST_RATE``, that no gradient can close for good.
 
     While the aim is bad, trading toward it loses, and the logit falls; at a rate near zero neither the rate nor the aim
     would have a gradient to come back by. So the slope is at least ``LEAST_SLOPE``, and below the smallest rate only
-    gradients that raise the logit pass.
+    gradients that raise the logit pass. With its own slope where a decision is explained and not learned.
     """
+    if keeps_slope:
+        return torch.sigmoid(logit).clamp(min=LEAST_RATE)
+    rate = torch.sigmoid(logit.detach())
 
-    @staticmethod
-    def forward(context: Any, logit: Tensor) -> Tensor:
-        rate = torch.sigmoid(logit)
-        context.save_for_backward(rate)
-        return rate.clamp(min=LEAST_RATE)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Tensor:
-        rate: Tensor = context.saved_tensors[0]
-        slope = (rate * (1.0 - rate)).clamp(min=LEAST_SLOPE)
+    def gradient_of(gradient: Tensor) -> Tensor:
         raising = torch.where(rate < LEAST_RATE, gradient.clamp(max=0.0), gradient)
-        return raising * slope
+        return raising * (rate * (1.0 - rate)).clamp(min=LEAST_SLOPE)
+
+    opened: Tensor = _WithGradient.apply(logit, rate.clamp(min=LEAST_RATE), gradient_of)  # type: ignore[no-untyped-call]
+    return opened
 
 
 def inward_clamp(values: Tensor, low: float, high: float) -> Tensor:
@@ -161,22 +164,14 @@ def inward_clamp(values: Tensor, low: float, high: float) -> Tensor:
 
     With none, as by ``Tensor.clamp``, a scale that imitation has driven past its bound would stay there for good.
     """
-    bounded: Tensor = _InwardClamp.apply(values, low, high)  # type: ignore[no-untyped-call]
+    given = values.detach()
+
+    def gradient_of(gradient: Tensor) -> Tensor:
+        down = torch.where(given > high, gradient.clamp(min=0.0), gradient)
+        return torch.where(given < low, down.clamp(max=0.0), down)
+
+    bounded: Tensor = _WithGradient.apply(values, given.clamp(low, high), gradient_of)  # type: ignore[no-untyped-call]
     return bounded
-
-
-class _InwardClamp(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, values: Tensor, low: float, high: float) -> Tensor:
-        context.save_for_backward(values)
-        context.bounds = low, high
-        return values.clamp(low, high)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (values,), (low, high) = context.saved_tensors, context.bounds
-        down = torch.where(values > high, gradient.clamp(min=0.0), gradient)
-        return torch.where(values < low, down.clamp(max=0.0), down), None, None
 
 
 class Encoding(NamedTuple):
@@ -278,7 +273,9 @@ class HeadInputs(NamedTuple):
         all_exposures = torch.matmul(risky, encoding.assets).view(ensemble, batch, 1 + count, -1)
         current, exposures = torch.tensor_split(all_exposures, [1], dim=2)
         facts = portfolio_facts(states, portfolios).expand(ensemble, -1, -1, -1)
-        of_state = state_facts(states).expand(ensemble, -1, -1)
+        weights = states.weights
+        concentration = weights[:, :-1].square().sum(-1, keepdim=True)
+        of_state = torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1).expand(ensemble, -1, -1)
         return cls(torch.cat([exposures, facts], dim=-1), torch.cat([current.squeeze(2), of_state], dim=-1))
 
     def detach(self) -> HeadInputs:
@@ -313,13 +310,6 @@ class PortfolioHead(nn.Module):
         first = dropout(normalised(first).relu_(), self.dropout_rate, kept)
         second: Tensor = self.second(first)
         return second.relu_().view(ensemble, batch, count, -1)
-
-
-def state_facts(states: States) -> Tensor:
-    """Facts of the current portfolio, (batch, 5): cash, concentration and the state of the reward."""
-    weights = states.weights
-    concentration = weights[:, :-1].square().sum(-1, keepdim=True)
-    return torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1)
 
 
 def portfolio_facts(states: States, portfolios: Tensor) -> Tensor:

@@ -23,6 +23,17 @@ from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.gradient_steps import at_least_single, full_precision
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import REFERENCE, Blend, Decision, MarketReading
+from finflow.agent.networks.distributions import (
+    SMALLEST_WEIGHT,
+    LogisticNormal,
+    count_dimensions,
+    kl_from_portfolios,
+    log_portfolio,
+    log_ratio_entropy,
+    log_ratios,
+    mean_listed,
+    weighted_likelihood_loss,
+)
 from finflow.agent.networks.layers import (
     AssetLayers,
     EnsembleLinear,
@@ -33,17 +44,6 @@ from finflow.agent.networks.layers import (
     linear,
     open_rate,
     pooled,
-)
-from finflow.agent.networks.logistic_normal import (
-    SMALLEST_WEIGHT,
-    LogisticNormal,
-    count_dimensions,
-    kl_from_portfolios,
-    log_portfolio,
-    log_ratio_entropy,
-    log_ratios,
-    mean_listed,
-    weighted_likelihood_loss,
 )
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from finflow.agent.gradient_steps import full_precision
-from finflow.errors import ConfigError
 
 SMALLEST_DEVIATION = 1e-8
 
@@ -40,9 +39,6 @@ def generalised_advantages(
     terminated, ended : Tensor, (steps, environments)
         1 where the decision ended the episode for good; where it was the episode's last, by truncation too.
     """
-    shapes = {tuple(part.shape) for part in (rewards, values, next_values, terminated, ended)}
-    if len(shapes) != 1:  # or they would broadcast
-        raise ConfigError(f"advantages need tensors of one shape (steps, environments), not {sorted(shapes)}")
     deltas = rewards + gamma * (1.0 - terminated) * next_values - values
     decay = (gamma * lam) * (1.0 - ended)
     advantages = torch.empty_like(deltas)
@@ -163,7 +159,6 @@ class TrustRegionStep(NamedTuple):
     accepted: bool  # false where no step length improved the objective; the parameters stay as they were
     divergence: float  # exact mean KL(old || new) after it, in nats
     improvement: float  # of the objective
-    length: float  # share of the longest step that was taken
 
 
 def trust_region_step(
@@ -198,10 +193,10 @@ def trust_region_step(
             with torch.no_grad():
                 moved, gained = float(divergence()), float(objective()) - was
             if moved <= delta and gained > 0.0:
-                return TrustRegionStep(True, moved, gained, length)
+                return TrustRegionStep(True, moved, gained)
             length *= SHRINKING
     _set(parameters, start)
-    return TrustRegionStep(False, 0.0, 0.0, 0.0)
+    return TrustRegionStep(False, 0.0, 0.0)
 
 
 def natural_gradient(

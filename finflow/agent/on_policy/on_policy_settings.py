@@ -1,22 +1,31 @@
 """Settings of the on-policy update with the five algorithms that they describe, and interfaces of what it improves.
 
-The update knows neither the task nor the networks: the B-Cell's policy on the market and the small policies of
-`task_policies` answer alike.
+The update knows neither the task nor the networks: the B-Cell's policy on the market and `TaskActorCritic`, the small
+policy and value function of tasks that are not markets, answer alike.
+
+References
+----------
+Andrychowicz and others (2021), What Matters for On-Policy Deep Actor-Critic Methods? A Large-Scale Study.
+Huang and others (2022), The 37 Implementation Details of Proximal Policy Optimization.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
 
+import torch
 from torch import Generator, Tensor, nn
 
+from finflow.agent.networks.distributions import Categorical, DiagonalNormal
+from finflow.agent.networks.layers import empty_linear
 from finflow.errors import ConfigError
 
 Algorithm = Literal["ppo", "ppo-kl", "trpo", "a2c", "reinforce"]
 Observations = tuple[Tensor, ...]  # the parts of a batch of observations, each (batch, ...)
+HIDDEN = 64
 
 
 @dataclass(frozen=True)
@@ -116,41 +125,22 @@ _USUAL: dict[str, dict[str, Any]] = {
 class ActionDistribution(Protocol):
     """A batch of distributions over actions, one for each observation, that does not change as the policy learns.
 
-    Densities are joint: one number for a whole action, however many dimensions it has.
+    Densities are joint: one number for a whole action, however many dimensions it has. All but actions are (batch,).
     """
 
-    def sample(self, generator: Generator) -> Tensor:
-        """Draw one action for each observation, (batch, ...), without gradients."""
-        ...
-
-    def log_prob(self, actions: Tensor) -> Tensor:
-        """Log of the joint density, or probability, of given actions, (batch,)."""
-        ...
-
-    def entropy(self) -> Tensor:
-        """Entropy in nats, (batch,), exact or an estimate with gradients where there is no closed form."""
-        ...
-
-    def kl(self, other: Self) -> Tensor:
-        """``KL(self || other)`` in nats, (batch,), exact."""
-        ...
-
-    def rows(self, index: Tensor) -> Self:
-        """The distributions of some observations, by their numbers (n,)."""
-        ...
+    def draw_action(self, generator: Generator) -> Tensor: ...
+    def log_prob(self, actions: Tensor) -> Tensor: ...
+    def entropy(self) -> Tensor: ...
+    def kl(self, other: Self) -> Tensor: ...
+    def rows(self, index: Tensor) -> Self: ...
 
 
 class ActorCritic(Protocol):
     """A policy and a value function over the same observations, which have no parameter in common."""
 
     def distribution(self, observations: Observations) -> ActionDistribution: ...
-
-    def value(self, observations: Observations) -> Tensor:
-        """Estimated discounted return from each observation, (batch,)."""
-        ...
-
+    def value(self, observations: Observations) -> Tensor: ...
     def actor_parameters(self) -> Iterable[nn.Parameter]: ...
-
     def critic_parameters(self) -> Iterable[nn.Parameter]: ...
 
 
@@ -171,3 +161,66 @@ class Rollout(NamedTuple):
     def between(self, start: int, stop: int) -> Rollout:
         observations, *rest = self
         return Rollout(tuple(part[start:stop] for part in observations), *(part[start:stop] for part in rest))
+
+
+class TaskActorCritic(nn.Module):
+    """Policy and value function of a task with vectors as observations.
+
+    Two networks of two hidden layers, tanh 64 x 64, with orthogonal initial weights: of scale sqrt(2) in hidden layers,
+    0.01 at the policy's output, 1 at the value's. The logarithm of a Box policy's deviation is a parameter for each
+    dimension and does not depend on the state.
+
+    ``actions`` are those of a Discrete space, or the dimensions of a Box, by ``kind``; the generator draws the initial
+    weights, and ``hidden`` is the width of both hidden layers.
+    """
+
+    def __init__(
+        self,
+        observations: int,
+        actions: int,
+        kind: Literal["discrete", "box"],
+        generator: Generator,
+        hidden: int = HIDDEN,
+    ) -> None:
+        super().__init__()
+        self.observations, self.actions, self.kind = observations, actions, kind
+        self.actor = _network(observations, hidden, actions, 0.01, generator)
+        self.critic = _network(observations, hidden, 1, 1.0, generator)
+        self.log_scale = nn.Parameter(torch.zeros(actions)) if kind == "box" else None
+
+    def distribution(self, observations: Observations) -> Categorical | DiagonalNormal:
+        """Distributions over actions; the one part of the observations is (batch, observations)."""
+        output = self.actor(observations[0])
+        if self.log_scale is None:
+            return Categorical(torch.log_softmax(output, dim=-1))
+        return DiagonalNormal(output, self.log_scale.clone())  # a distribution does not change as the policy learns
+
+    def value(self, observations: Observations) -> Tensor:
+        values: Tensor = self.critic(observations[0])
+        return values.squeeze(-1)
+
+    def actor_parameters(self) -> Iterator[nn.Parameter]:
+        yield from self.actor.parameters()
+        if self.log_scale is not None:
+            yield self.log_scale
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        yield from self.critic.parameters()
+
+
+def _network(inputs: int, hidden: int, outputs: int, scale: float, generator: Generator) -> nn.Sequential:
+    return nn.Sequential(
+        _layer(inputs, hidden, math.sqrt(2.0), generator),
+        nn.Tanh(),
+        _layer(hidden, hidden, math.sqrt(2.0), generator),
+        nn.Tanh(),
+        _layer(hidden, outputs, scale, generator),
+    )
+
+
+def _layer(inputs: int, outputs: int, scale: float, generator: Generator) -> nn.Linear:
+    layer = empty_linear(inputs, outputs)
+    with torch.no_grad():
+        nn.init.orthogonal_(layer.weight, scale, generator=generator)
+        layer.bias.zero_()
+    return layer

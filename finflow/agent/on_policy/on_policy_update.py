@@ -162,8 +162,7 @@ class OnPolicyLearner:
             return gain + settings.entropy_coefficient * new.entropy().mean()
 
         taken = trust_region_step(list(self.agent.actor_parameters()), objective, divergence, settings.trust_region)
-        figures = {"policy_loss": -taken.improvement, "accepted": float(taken.accepted), "step_length": taken.length}
-        return figures | {"policy_steps": 1}
+        return {"policy_loss": -taken.improvement, "accepted": float(taken.accepted), "policy_steps": 1}
 
     def _minibatches(self, rollout: Rollout) -> Iterator[tuple[Rollout, Tensor]]:
         """Parts of the rollout and their decisions' numbers, in a new order in each epoch."""

@@ -1,4 +1,4 @@
-"""Schedules of coefficients: a pure formula, and a schedule that counts its own steps."""
+"""Schedules of coefficients, which count their own steps."""
 
 from __future__ import annotations
 
@@ -6,24 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from finflow import config as sections
+from finflow.config import EntropyAnnealing, TargetEntropyAnnealing
 from finflow.errors import ConfigError
 
 KINDS = ("linear", "cosine", "exponential")
-
-
-def scheduled(kind: str, initial: float, final: float, progress: float) -> float:
-    """Value of a schedule at progress ``p = t/T``, held at ``final`` after the last step.
-
-    Linear ``i - (i - f) p``; cosine ``f + (i - f) (1 + cos(pi p)) / 2``; exponential ``i exp(ln(f/i) p)``.
-    """
-    if progress >= 1.0:
-        return final
-    if kind == "linear":
-        return initial - (initial - final) * progress
-    if kind == "cosine":
-        return final + (initial - final) * (1.0 + math.cos(math.pi * progress)) / 2.0
-    return initial * math.exp(math.log(final / initial) * progress)
 
 
 @dataclass(frozen=True)
@@ -84,7 +70,7 @@ class EntropyScheduler:
         self.taken = 0
 
     @classmethod
-    def of(cls, keys: sections.EntropyScheduleConfig | sections.TargetEntropyScheduleConfig, total: int) -> Self:
+    def of(cls, keys: EntropyAnnealing | TargetEntropyAnnealing, total: int) -> Self:
         """The schedule of a section of the configuration; over ``total`` updates, those of the phase, by default."""
         return cls(EntropyScheduleConfig(keys.initial, keys.final, keys.steps or max(total, 1), keys.kind))
 
@@ -94,9 +80,19 @@ class EntropyScheduler:
 
     @property
     def value(self) -> float:
-        """Current coefficient."""
-        config = self.config
-        return scheduled(config.schedule_type, config.initial_entropy, config.final_entropy, self._progress)
+        """Current value at progress ``p = t/T``, held at the final one after the last step.
+
+        Linear ``i - (i - f) p``; cosine ``f + (i - f) (1 + cos(pi p)) / 2``; exponential ``i exp(ln(f/i) p)``.
+        """
+        kind, progress = self.config.schedule_type, self._progress
+        initial, final = self.config.initial_entropy, self.config.final_entropy
+        if progress >= 1.0:
+            return final
+        if kind == "linear":
+            return initial - (initial - final) * progress
+        if kind == "cosine":
+            return final + (initial - final) * (1.0 + math.cos(math.pi * progress)) / 2.0
+        return initial * math.exp(math.log(final / initial) * progress)
 
     def step(self, steps: int = 1) -> float:
         """Take one step, or several; returns the coefficient from then on."""

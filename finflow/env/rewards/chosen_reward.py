@@ -220,9 +220,11 @@ def _reward_of(name: str, objectives: ObjectivesConfig, n_assets: int, made: Mad
             return makers[name]()
     if name != RANKING:
         return user_reward(name)
-    ranking = RankingReward(objectives.ranking)
-    ranking.check(n_assets)
-    return ranking
+    if objectives.ranking.k > n_assets:
+        raise ConfigError(
+            f"objectives.ranking.k = {objectives.ranking.k}: the market has {n_assets} assets; use {n_assets} at most"
+        )
+    return RankingReward(objectives.ranking)
 
 
 def _table_of(term: RewardTerm, panel: MarketPanel) -> Table | None:

@@ -1,19 +1,120 @@
-"""Reward of a ranking: how well the weights order the assets by what they return over the next bars."""
+"""Reward of a ranking: how well the weights order the assets by what they return over the next bars.
+
+The measures are NDCG@K, Hit@K and MRR@K, batched, exact with ties averaged, and smooth for gradients. Where scores are
+equal, places are shared out: a measure is its mean over all orders of the equals. Candidates that do not count (not
+listed, or left out) have no place and no relevance. A row with fewer than two candidates, or without any relevance,
+measures 0. Relevant are in NDCG all assets, by gains, in the others the best one.
+
+A smooth place is ``1 + sum_j sigmoid((s_j - s_i) / T)`` over the other candidates. As T goes to 0 it becomes the rank,
+with equals in the middle of the places that they share. Measures of smooth places are those of Qin, Liu and Li
+(ApproxNDCG), with the cut at K smooth too: ``sigmoid(4 (k + 1/2 - place))``.
+
+References
+----------
+Jarvelin and Kekalainen (2002), Cumulated Gain-Based Evaluation of IR Techniques.
+McSherry and Najork (2008), Computing Information Retrieval Performance Measures Efficiently in the Presence of Tied
+Scores.
+Qin, Liu and Li (2010), A General Approximation Framework for Direct Optimization of Information Retrieval Measures.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from finflow.config import RankingConfig
 from finflow.env.reward_context import RewardContext
-from finflow.env.rewards import ranking_measures as measures
 from finflow.errors import ConfigError
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 TEMPERATURE = 0.1  # softness of the ranks for gradients, in multiples of an equal weight
+
+
+def relevance_of(name: str, returns: FloatArray, candidates: BoolArray, grades: int) -> FloatArray:
+    """Relevance of realised returns among the candidates, (batch, n); 0 for others.
+
+    For NDCG gains ``2^g - 1`` of quantile grades g: the grade is ``floor(grades * (r - 1) / n)`` of the mean rank r
+    among n candidates, so that equal returns have equal grades: 0 for the worst quantile, ``grades - 1`` for the best.
+    For the others 1 for the best return's candidate, 1 / m where m share it.
+    """
+    if name == "ndcg":
+        ranks = scipy.stats.rankdata(np.where(candidates, returns, np.inf), axis=-1)
+        counts = np.maximum(candidates.sum(axis=-1, keepdims=True), 1)
+        return np.where(candidates, 2.0 ** np.floor(grades * (ranks - 1.0) / counts) - 1.0, 0.0)
+    known = np.where(candidates, returns, -np.inf)
+    best = candidates & (known == known.max(axis=-1, keepdims=True))
+    shares: FloatArray = best / np.maximum(best.sum(axis=-1, keepdims=True), 1)
+    return shares
+
+
+def worth_of_places(name: str, count: int, k: int) -> FloatArray:
+    """Worth of each of ``count`` places, 0 beyond the first k."""
+    ranks = np.arange(1, count + 1)
+    worth = {"ndcg": 1.0 / np.log2(1 + ranks), "hit": np.ones(count), "mrr": 1.0 / ranks}[name]
+    return np.where(ranks <= k, worth, 0.0)
+
+
+def _ideal(gains: FloatArray, k: int) -> FloatArray:
+    """Discounted gain of the best ranking of gains (batch, n), (batch,)."""
+    found: FloatArray = -np.sort(-gains, axis=-1) @ worth_of_places("ndcg", gains.shape[-1], k)
+    return found
+
+
+def shared_places(scores: FloatArray, candidates: BoolArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First place, from 0, that each candidate shares with its equals, and the one after the last; (batch, n) each."""
+    ordered = np.where(candidates, -scores, np.inf)
+    first = scipy.stats.rankdata(ordered, method="min", axis=-1).astype(np.int64) - 1
+    after = scipy.stats.rankdata(ordered, method="max", axis=-1).astype(np.int64)
+    return first, np.where(candidates, after, first + 1)
+
+
+def mean_worth(first: NDArray[np.int64], after: NDArray[np.int64], by_place: FloatArray) -> FloatArray:
+    """Mean of the worth of each place, (n,), over the places that each candidate shares, (batch, n)."""
+    summed = np.concatenate([[0.0], np.cumsum(by_place)])
+    shared: FloatArray = (summed[after] - summed[first]) / (after - first)
+    return shared
+
+
+def measure(name: str, scores: FloatArray, candidates: BoolArray, relevance: FloatArray, k: int) -> FloatArray:
+    """NDCG@K, Hit@K or MRR@K of finite scores (batch, n), the best first, (batch,)."""
+    worth = mean_worth(*shared_places(scores, candidates), worth_of_places(name, scores.shape[-1], k))
+    value: FloatArray = (relevance * np.where(candidates, worth, 0.0)).sum(axis=-1)
+    if name != "ndcg":
+        return value
+    ideal = _ideal(relevance, k)
+    return np.where(ideal > 0.0, value / np.where(ideal > 0.0, ideal, 1.0), 0.0)
+
+
+def _smooth_measure(name: str, places: Any, relevance: FloatArray, k: int) -> Any:
+    """Measure of smooth places (batch, n), a tensor (batch,), whose gradient stands for that of the exact one."""
+    import torch
+
+    value = _like(places, relevance) * torch.sigmoid(4.0 * (k + 0.5 - places))
+    if name != "ndcg":
+        return (value if name == "hit" else value / places).sum(dim=-1)
+    value = (value / torch.log2(1.0 + places)).sum(dim=-1)
+    ideal = _like(places, _ideal(relevance, k))
+    return torch.where(ideal > 0.0, value / ideal.clamp(min=1e-12), torch.zeros_like(value))
+
+
+def _smooth_places(scores: Any, candidates: BoolArray) -> Any:
+    """Smooth places of scores (batch, n) among the candidates, (batch, n), the best near 1."""
+    import torch
+
+    ahead = torch.sigmoid((scores.unsqueeze(-2) - scores.unsqueeze(-1)) / (TEMPERATURE / scores.shape[-1]))
+    known = torch.as_tensor(candidates, device=scores.device)
+    others = known.unsqueeze(-2) & ~torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+    return 1.0 + (ahead * others).sum(dim=-1)
+
+
+def _like(tensor: Any, values: FloatArray) -> Any:
+    import torch
+
+    return torch.as_tensor(values, dtype=tensor.dtype, device=tensor.device)
 
 
 class RankingReward:
@@ -29,13 +130,6 @@ class RankingReward:
     def __init__(self, config: RankingConfig) -> None:
         self.config = config
         self.horizon = config.horizon
-
-    def check(self, n_assets: int) -> None:
-        """Raise `ConfigError` where the market has fewer than K assets."""
-        if self.config.k > n_assets:
-            raise ConfigError(
-                f"objectives.ranking.k = {self.config.k}: the market has {n_assets} assets; use {n_assets} at most"
-            )
 
     def __call__(self, context: RewardContext) -> Any:
         """Reward of each decision, (batch,)."""
@@ -54,7 +148,11 @@ class RankingReward:
         if candidates is not None:
             known = known & _as_array(candidates).astype(np.bool_)
         known &= known.sum(axis=-1, keepdims=True) > 1
-        exact = self._measured(ranked, realised, known)
+        config, weights = self.config, {self.config.type: 1.0}
+        if config.type == "mixed":
+            weights = {"ndcg": config.ndcg_weight, "hit": config.hit_weight}
+        parts = [(weight, name, relevance_of(name, realised, known, config.grades)) for name, weight in weights.items()]
+        exact = sum(weight * measure(name, ranked, known, relevant, config.k) for weight, name, relevant in parts)
         if isinstance(scores, np.ndarray):
             return exact
         import torch
@@ -62,51 +160,9 @@ class RankingReward:
         value = torch.as_tensor(exact, dtype=scores.dtype, device=scores.device)
         if not (torch.is_grad_enabled() and scores.requires_grad):
             return value
-        smooth = self._smooth(scores, realised, known)
+        places = _smooth_places(scores, known)
+        smooth = sum(weight * _smooth_measure(name, places, relevant, config.k) for weight, name, relevant in parts)
         return smooth + (value - smooth).detach()
-
-    def _measured(self, scores: FloatArray, returns: FloatArray, candidates: NDArray[np.bool_]) -> FloatArray:
-        """Exact measure."""
-        places, k = measures.TiedRanks.of(scores, candidates), self.config.k
-        gains, best = self._relevance(returns, candidates)
-        total: FloatArray = np.zeros(len(scores))
-        for weight, name in self._parts():
-            if name == "ndcg":
-                value = measures.ndcg(places, gains, k)
-            else:
-                value = (measures.hit if name == "hit" else measures.mrr)(places, best, k)
-            total += weight * value
-        return total
-
-    def _smooth(self, scores: Any, returns: FloatArray, candidates: NDArray[np.bool_]) -> Any:
-        """Measure of smooth places, whose gradient stands for that of the exact one."""
-        import torch
-
-        k = self.config.k
-        gains, best = self._relevance(returns, candidates)
-
-        def tensor(values: NDArray[Any]) -> Any:
-            return torch.as_tensor(values, dtype=scores.dtype, device=scores.device)
-
-        known = torch.as_tensor(candidates, device=scores.device)
-        places = measures.smooth_places(scores, known, TEMPERATURE / scores.shape[-1])
-        total = torch.zeros_like(scores[..., 0])
-        for weight, name in self._parts():
-            if name == "ndcg":
-                value = measures.smooth_ndcg(places, tensor(gains), tensor(measures.ideal_dcg(gains, k)), k)
-            else:
-                value = (measures.smooth_hit if name == "hit" else measures.smooth_mrr)(places, tensor(best), k)
-            total = total + weight * value
-        return total
-
-    def _relevance(self, returns: FloatArray, candidates: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-        gains = measures.graded_gains(returns, candidates, self.config.grades)
-        return gains, measures.best_candidates(returns, candidates)
-
-    def _parts(self) -> tuple[tuple[float, str], ...]:
-        if self.config.type == "mixed":
-            return ((self.config.ndcg_weight, "ndcg"), (self.config.hit_weight, "hit"))
-        return ((1.0, self.config.type),)
 
 
 def create_reward_function(

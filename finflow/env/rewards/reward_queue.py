@@ -103,13 +103,6 @@ class WorkersMarket(NamedTuple):
     rewards: tuple[tuple[str, Reward | None], ...]
 
 
-class _Waiting(NamedTuple):
-    """A step whose rewards are not all known: components of each term, None where a worker computes them."""
-
-    context: RewardContext
-    parts: list[Any]
-
-
 class RewardQueue:
     """A sum of rewards, some of which the workers of a pool compute, in place of a decision process's reward.
 
@@ -121,7 +114,7 @@ class RewardQueue:
         self.names, self.horizon = rewards.names, rewards.horizon
         self.log_return_weight = rewards.log_return_weight
         self._pool = pool
-        self._steps: list[_Waiting] = []
+        self._steps: list[tuple[RewardContext, list[Any]]] = []  # components of each term, None where a worker's
 
     def components(self, context: RewardContext) -> Any:
         """Hand a step to the workers; (batch, components) of what is not a number."""
@@ -131,7 +124,7 @@ class RewardQueue:
             if term.slow:
                 sent = replace(term.visible_context(context), observe=LazyObservation(None, context.observe.state))
                 self._pool.submit(place, sent)
-        self._steps.append(_Waiting(context, parts))
+        self._steps.append((context, parts))
         xp = array_namespace(context.weights)
         return xp.full((len(context.bar), len(self.names)), xp.nan)
 

@@ -7,7 +7,6 @@ for the year that it ends in. Selling what that takes is a trade like any other.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -95,13 +94,6 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
     )
 
 
-def as_parquet(table: pd.DataFrame) -> bytes:
-    """The table as a Parquet file; equal tables make equal bytes."""
-    buffer = io.BytesIO()
-    table.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
-    return buffer.getvalue()
-
-
 def _last_prices(process: DecisionProcess, rows: slice) -> FloatArray:
     """Prices of these bars; of an asset that has ended, its last one."""
     prices = share_prices(process.panel, process.env.fill)
@@ -134,17 +126,22 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
     level = np.cumprod(growth * (1.0 - shares), axis=0)  # price of a unit, which never is NaN
     dividends = level * shares / (1.0 - shares)  # of a unit
     account = _Account(process.n_weights - 1, float(process.env.initial_capital), tax)
-    wealth = np.empty(len(bars) + 1)
-    for step, bar in enumerate(bars):
+    wealth, paid = np.empty(len(bars) + 1), {}
+    for step, bar in enumerate(range(bars.start, bars.stop + 1)):
+        earned = 0.0
+        if step:
+            earned = account.cash * (float(process.growth[bar, -1]) - 1.0) + float(account.units @ dividends[step])
+        account.cash += earned
         wealth[step] = account.value(level[step])
-        account.open(int(years[bar]))
-        account.end(~process.listed[bar], int(days[bar]), level[step])
-        account.trade(run.weights[step], process, bar, int(days[bar]), level[step])
-        account.earn(float(process.growth[bar + 1, -1]) - 1.0, float(account.units @ dividends[step + 1]))
-    account.open(int(years[bars.stop]))
-    account.pay()
+        if step and years[bar] != years[bar - 1]:
+            paid[int(years[bar - 1])] = account.pay()
+        account.interest += earned  # of this year, in which it was received
+        if bar < bars.stop:
+            account.end(~process.listed[bar], int(days[bar]), level[step])
+            account.trade(run.weights[step], process, bar, int(days[bar]), level[step])
+    paid[int(years[bars.stop])] = account.pay()
     wealth[-1] = account.value(level[-1])
-    return TaxedAccount(wealth, account.paid)
+    return TaxedAccount(wealth, paid)
 
 
 class _Account:
@@ -155,26 +152,17 @@ class _Account:
         self.cash = capital
         self.units = np.zeros(assets)
         self.lots = [Lots(tax) for _ in range(assets)]
-        self.paid: dict[int, float] = {}
-        self._year, self._gains, self._carried = 0, Gains(), Losses()
-        self._interest = self._received = 0.0
+        self.interest, self._gains, self._carried = 0.0, Gains(), Losses()
 
     def value(self, level: FloatArray) -> float:
         return float(self.units @ level) + self.cash
 
-    def open(self, year: int) -> None:
-        """Begin a bar: in a new year, pay the tax of the last; interest just received belongs to this one."""
-        if self._year and year != self._year:
-            self.pay()
-        self._year = year
-        self._interest += self._received
-        self._received = 0.0
-
-    def pay(self) -> None:
-        owed, self._carried = tax_of_year(self._gains, self._interest, self._carried, self.tax)
+    def pay(self) -> float:
+        """Pay the tax of the year so far, and begin another."""
+        owed, self._carried = tax_of_year(self._gains, self.interest, self._carried, self.tax)
         self.cash -= owed
-        self.paid[self._year] = owed
-        self._gains, self._interest = Gains(), 0.0
+        self._gains, self.interest = Gains(), 0.0
+        return owed
 
     def end(self, ended: NDArray[np.bool_], day: int, level: FloatArray) -> None:
         for asset in np.flatnonzero(ended & (self.units > 0.0)):
@@ -205,19 +193,22 @@ class _Account:
         self.units[wanted[:-1] <= 0.0] = 0.0
         self.cash = left - float(self.units @ level)
 
-    def earn(self, rate: float, dividends: float) -> None:
-        """Interest on cash over a bar, and the dividends paid at its end."""
-        interest = self.cash * rate + dividends
-        self.cash += interest
-        self._received = interest
-
     def _sell(self, asset: int, day: int, units: float, proceeds: float) -> None:
         self._gains = self._gains.plus(self.lots[asset].sell(day, units, proceeds))
 
 
 def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest], tax: TaxConfig) -> Section:
     """Returns of each backtest after tax, the judged one first."""
-    found = {run.name: _tax_figures(run, after_tax(process, window, run, tax)) for run in runs}
+    found = {}
+    for run in runs:
+        account, year = after_tax(process, window, run, tax), run.bars_per_year
+        returns = account.wealth[1:] / account.wealth[:-1] - 1.0
+        found[run.name] = {
+            "before": metrics.annual_return(run.returns, year),
+            "after": metrics.annual_return(returns, year),
+            "sharpe": metrics.sharpe(returns, run.cash_returns, year),
+            "rate": sum(account.paid.values()) / (len(returns) / year) / float(account.wealth.mean()),
+        }
     numbers: dict[str, object] = {
         "settings": {name: value for name, value in tax.model_dump().items() if name != "enabled"},
         "strategies": found,
@@ -247,13 +238,3 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
     )
     table = make_table("Returns after tax", "Strategy", list(found), columns, caption, marked=runs[0].name)
     return Section("tax", "After tax", numbers, (table,), words=words)
-
-
-def _tax_figures(run: Backtest, account: TaxedAccount) -> dict[str, float]:
-    returns, year = account.wealth[1:] / account.wealth[:-1] - 1.0, run.bars_per_year
-    return {
-        "before": metrics.annual_return(run.returns, year),
-        "after": metrics.annual_return(returns, year),
-        "sharpe": metrics.sharpe(returns, run.cash_returns, year),
-        "rate": sum(account.paid.values()) / (len(returns) / year) / float(account.wealth.mean()),
-    }

@@ -19,7 +19,7 @@ as they are. What an asset contributes is then divided by the shares in it; cash
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -27,10 +27,11 @@ import numpy as np
 
 from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, FloatArray
 from finflow.evaluation.page.page_numbers import Gate, Numbers, Path, about
-from finflow.evaluation.page.section import ROW, Cell, Row, Section, Table, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 SHOWN = 15  # assets at either end, where there are many
+NOBODY = "held without an expert"
 SHOWN_PARTS = 8  # features and assets of a decision
 SETTLING = 63  # daily bars in which an account that began in cash is built up
 
@@ -103,41 +104,32 @@ def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
     runs = [run for run in context.runs if run.name in (context.judged, BASELINE)]
     numbers = {run.name: _numbers(run, attribute(run, growth), experts) for run in runs}
     judged = numbers[context.judged]
-    tables = [_by_asset(list(numbers), judged["assets"])]
+    order, caption = sorted(judged["assets"], key=lambda asset: -judged["assets"][asset]), ""
+    if len(order) > 2 * SHOWN:
+        order = [*order[:SHOWN], *order[-SHOWN:]]
+        caption = f"The {SHOWN} assets that brought most and the {SHOWN} that brought least; metrics.json has all."
+    tables = [_by_source("By asset", [(("assets", asset), asset) for asset in order], list(numbers), caption)]
     words = ["What one unit of money, invested at the start, earned from each source; the lines sum to the total."]
     if judged["experts"] is not None:
         words.append(
             "An asset's part goes to the experts by their shares in what is held: a holding is built from the aims of "
             "many days."
         )
-        named = {expert: "held without an expert" if expert == "none" else expert for expert in judged["experts"]}
-        rows = [(("experts", key), heading) for key, heading in named.items()]
+        rows = [(("experts", key), NOBODY if key == "none" else key) for key in judged["experts"]]
         tables.append(_by_source("By expert", rows, [context.judged]))
     return Section("attribution", "Where the return came from", numbers, tuple(tables), (), tuple(words))
 
 
 def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> dict[str, Any]:
-    assets = dict(zip(run.assets[:-1], found.linked(found.assets).tolist(), strict=True))
-    divided: dict[str, float] | None = None
-    if found.experts is not None:
-        divided = dict(zip((*experts, "none"), found.linked(found.experts).tolist(), strict=True))
+    assets, divided = found.linked(found.assets), None if found.experts is None else found.linked(found.experts)
     return {
         "total": float(np.prod(1.0 + run.returns) - 1.0),
-        "assets": assets,
-        "risky": float(found.linked(found.assets).sum()),
-        "experts": divided,
+        "assets": dict(zip(run.assets[:-1], assets.tolist(), strict=True)),
+        "risky": float(assets.sum()),
+        "experts": None if divided is None else dict(zip((*experts, "none"), divided.tolist(), strict=True)),
         "cash": float(found.linked(found.cash)),
         "costs": float(found.linked(found.costs)),
     }
-
-
-def _by_asset(names: Sequence[str], assets: Mapping[str, float]) -> Table:
-    order = sorted(assets, key=lambda asset: -assets[asset])
-    caption = ""
-    if len(order) > 2 * SHOWN:
-        order = [*order[:SHOWN], *order[-SHOWN:]]
-        caption = f"The {SHOWN} assets that brought most and the {SHOWN} that brought least; metrics.json has all."
-    return _by_source("By asset", [(("assets", asset), asset) for asset in order], names, caption)
 
 
 def _by_source(title: str, sources: Sequence[tuple[Path, str]], names: Sequence[str], caption: str = "") -> Table:
@@ -200,16 +192,6 @@ class Explanation:
     weights: Annotated[dict[str, Weights], about("By asset, and cash.")]
     integrated_gradients: Annotated[IntegratedGradients, about("The trade divided among the features.")]
 
-    @property
-    def trades(self) -> list[str]:
-        """Names by falling size of the trade."""
-        return sorted(self.weights, key=lambda name: -abs(self.weights[name].target - self.weights[name].held))
-
-    @property
-    def influences(self) -> list[tuple[str, Influence]]:
-        """The features that had the largest parts, by falling size."""
-        return list(self.integrated_gradients.features.items())[:SHOWN_PARTS]
-
 
 Dated = tuple[str, Explanation]
 """The bar at which a decision filled, and its explanation."""
@@ -251,18 +233,23 @@ def decisions_section(dates: Sequence[Dated]) -> Section:
 def _weights_table(date: str, one: Explanation) -> Table:
     ways = (("held",), *(("experts", expert) for expert in one.gate), ("aim",), ("target",))
     columns = [(way[-1], Cell((date, "weights", ROW, *way), "%", 1)) for way in ways]
-    return make_table(f"{date}: from what was held to the target", "Weight", one.trades[:SHOWN_PARTS], columns)
+    rows = sorted(one.weights, key=lambda name: -abs(one.weights[name].target - one.weights[name].held))[:SHOWN_PARTS]
+    return make_table(f"{date}: from what was held to the target", "Weight", rows, columns)
 
 
 def _features_table(date: str, one: Explanation) -> Table:
     place = (date, "integrated_gradients")
-    rows = []
-    for feature, _ in one.influences:
-        path = (*place, "features", feature)
-        rows.append(Row(feature, (Cell((*path, "value")), Cell((*path, "part"), "%", 2, plus=True))))
-    rows.append(Row("every feature at its mean", ("", Cell((*place, "baseline"), "%", 2, plus=True))))
-    rows.append(Row("completeness error", ("", Cell((*place, "completeness_error"), "%", 4, plus=True))))
-    rows.append(Row("traded", ("", Cell((date, "traded"), "%", 2, plus=True)), marked=True))
+    shown = list(one.integrated_gradients.features)[:SHOWN_PARTS]  # by falling size
+    others = {
+        "every feature at its mean": Cell((*place, "baseline"), "%", 2, plus=True),
+        "completeness error": Cell((*place, "completeness_error"), "%", 4, plus=True),
+        "traded": Cell((date, "traded"), "%", 2, plus=True),
+    }
+    paths = {feature: (*place, "features", feature) for feature in shown}
+    parts = {feature: Cell((*path, "part"), "%", 2, plus=True) for feature, path in paths.items()} | others
+    columns = (
+        ("value", {feature: Cell((*path, "value")) for feature, path in paths.items()}),
+        ("part in the trade", parts),
+    )
     caption = "Values in training deviations from the training mean; of features of assets, the mean over assets."
-    columns = ("Feature", "value", "part in the trade")
-    return Table(f"{date}: the features that moved it", columns, tuple(rows), caption)
+    return make_table(f"{date}: the features that moved it", "Feature", parts, columns, caption, marked="traded")

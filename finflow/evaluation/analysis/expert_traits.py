@@ -62,11 +62,7 @@ class ExpertTraits:
     def as_called(self) -> dict[str, dict[str, bool | None]]:
         """By expert: agreement with the trait that its name claims, and whether it is invested."""
         return {
-            name: {
-                "sleeve": self.holds(name, "sleeve"),
-                "total": self.holds(name, "total"),
-                "invested": cash <= LARGEST_CASH,
-            }
+            name: {of: self.holds(name, of) for of in ("sleeve", "total")} | {"invested": cash <= LARGEST_CASH}
             for name, cash in self.cash.items()
             if name != BASELINE
         }
@@ -84,15 +80,10 @@ class ExpertTraits:
         return all(sign * table[expert][trait] > sign * table[name][trait] for name in rivals if name in table)
 
 
-def history_of_traits(panel: MarketPanel) -> int:
-    """Bars that a decision must have before it: three years."""
-    return 3 * panel.bars_per_year
-
-
 def expert_traits(
     panel: MarketPanel, known: Sequence[int], portfolios: FloatArray, names: Sequence[str]
-) -> ExpertTraits:
-    """Measure portfolios by what was known when they were named.
+) -> ExpertTraits | None:
+    """Measure portfolios by what was known when they were named; None if no decision has three years before it.
 
     Parameters
     ----------
@@ -100,22 +91,15 @@ def expert_traits(
         The newest bar that each decision knew; those with less than three years before them are left out.
     portfolios : array, (steps, E, K)
         Of the E experts named, cash last.
-
-    Raises
-    ------
-    ValueError
-        If no decision has three years of prices before it.
     """
     year = panel.bars_per_year
-    month, long = bars_per_month(year), history_of_traits(panel)
+    month, long = bars_per_month(year), 3 * year
     returns = np.full(panel.close.shape, np.nan)
     returns[1:] = panel.close[1:] / panel.close[:-1] - 1.0
-    rows = [(step, bar) for step, bar in enumerate(known) if bar >= long]
+    rows, every = [(step, bar) for step, bar in enumerate(known) if bar >= long], (*names, BASELINE)
     if not rows:
-        raise ValueError(f"no decision has {long} bars before it")
-    every = (*names, BASELINE)
-    found = np.full((2, len(rows), len(every), len(TRAITS)), np.nan)
-    cash = np.empty((len(rows), len(every)))
+        return None
+    found, cash = np.full((2, len(rows), len(every), len(TRAITS)), np.nan), np.empty((len(rows), len(every)))
     for place, (step, bar) in enumerate(rows):
         window = returns[bar - long + 1 : bar + 1]
         usable = np.isfinite(window).all(axis=0) & panel.listed[bar]
@@ -127,9 +111,9 @@ def expert_traits(
         sleeve = (risky / np.where(invested > 0.0, invested, np.nan))[:, usable]
         cash[place] = weights[:, -1]
         closes = panel.close[[bar - year, bar - month]][:, usable]
-        measured = _measure(window[:, usable], np.log(closes[1] / closes[0]), sleeve, panel.bars_per_year)
-        found[0, place] = measured
-        found[1, place] = _with_cash(measured, invested[:, 0], panel.bars_per_year * float(panel.cash_returns[bar]))
+        measured = _measure(window[:, usable], np.log(closes[1] / closes[0]), sleeve, year)
+        in_total = _with_cash(measured, invested[:, 0], year * float(panel.cash_returns[bar]))
+        found[:, place] = measured, in_total
     sleeve_means, total_means = (
         {name: dict(zip(TRAITS, row.tolist(), strict=True)) for name, row in zip(every, table, strict=True)}
         for table in np.nanmean(found, axis=1)

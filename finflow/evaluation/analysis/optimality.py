@@ -30,16 +30,6 @@ _LEAST_GAP = 2e-6
 """... and the log growth a bar (5 basis points a year)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Growth:
-    """Expected log growth of every bar, costs paid, on one sample of the market; each of shape (steps,)."""
-
-    strategy: FloatArray
-    optimal: FloatArray
-    equal_weight: FloatArray
-    holding: FloatArray
-
-
 @dataclass(frozen=True)
 class OptimalityScore:
     """One strategy's score."""
@@ -81,7 +71,7 @@ def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest]
         raise MarketError("the score against the optimum needs a market with a known one: market.source=synthetic")
     growth = growth_of_runs(process, window, runs, best)
     references = [growth[name] for name in (best.policy.name, EqualWeight.name, BuyAndHold.name)]
-    scores = {name: optimality([Growth(own, *references)]) for name, own in growth.items()}
+    scores = {name: optimality(own, *references) for name, own in growth.items()}
     return KnownOptimum(
         parameters=process.panel.provenance["parameters"],
         method=best.method,
@@ -92,12 +82,13 @@ def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest]
     )
 
 
-def optimality(samples: Sequence[Growth]) -> tuple[OptimalityScore, OptimumWindow]:
-    """The score over one or several samples, pooled, and its parts; the error by the delta method on batches."""
-    strategy, optimal, equal, hold = (
-        np.concatenate([getattr(sample, name) for sample in samples])
-        for name in ("strategy", "optimal", "equal_weight", "holding")
-    )
+def optimality(
+    strategy: FloatArray, optimal: FloatArray, equal: FloatArray, hold: FloatArray
+) -> tuple[OptimalityScore, OptimumWindow]:
+    """The score and its parts, from expected log growth of every bar, costs paid, (steps,) each.
+
+    The error is by the delta method on batches.
+    """
     name, baseline = ("equal-weight", equal) if equal.mean() >= hold.mean() else ("buy-and-hold", hold)
     gap = optimal - baseline
     value = error = math.nan

@@ -16,6 +16,7 @@ Newey and West with twice as many lags as returns overlap.
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ import scipy
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
+from finflow.env.rewards.ranking_reward import mean_worth, shared_places, worth_of_places
 from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
@@ -70,47 +72,32 @@ def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -
     rows = np.flatnonzero(followed.sum(axis=1) >= FEWEST_ASSETS)
     if len(rows) < FEWEST_FILLS:
         return None
-    found: FloatArray = np.empty((len(rows), 7))
-    assets, group_of = np.unique(followed[rows], axis=0, return_inverse=True)
-    for group, known in enumerate(assets):
-        own = group_of == group
-        held, realised = (np.ascontiguousarray(table[rows[own]][:, known]) for table in (weights, forward))
-        found[own] = _of_fills(held, realised, top)
+    found = np.array([_of_fill(weights[row, followed[row]], forward[row, followed[row]], top) for row in rows])
     correlations = found[:, 6]
     mean, error = _mean_and_error(correlations[np.isfinite(correlations)], overlap)
     ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance = found[:, :6].mean(axis=0).tolist()
     return Ranking(ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance, mean, error, len(rows))
 
 
-def _of_fills(held: FloatArray, realised: FloatArray, top: int) -> FloatArray:
-    """NDCG, hit and reciprocal rank of each fill, each with chance, and the rank correlation: (fills, 7)."""
-    count = held.shape[1]
+def _of_fill(held: FloatArray, realised: FloatArray, top: int) -> tuple[float, ...]:
+    """NDCG, hit and reciprocal rank of a fill, then each by chance, and the rank correlation."""
+    count = len(held)
     k = min(top, count)
-    places, ranks = (scipy.stats.rankdata(table, axis=1) for table in (realised, held))
-    gains = (places - 1.0) / (count - 1.0)
-    discounts = 1.0 / np.log2(np.arange(2, count + 2))
-    discounts[k:] = 0.0
-    above = np.count_nonzero(held[:, :, None] < held[:, None, :], axis=2)
-    tied = np.count_nonzero(held[:, :, None] == held[:, None, :], axis=2)
-    summed = np.concatenate([[0.0], np.cumsum(discounts)])
-    shares = (summed[above + tied] - summed[above]) / tied
-    inverse = np.where(np.arange(count) < k, 1.0 / np.arange(1, count + 1), 0.0)
-    varies = (ranks.std(axis=1) > 0.0) & (places.std(axis=1) > 0.0)
-    best = realised.argmax(axis=1)
-    found: FloatArray = np.empty((len(held), 7))
-    for row, (gain, asset) in enumerate(zip(gains, best, strict=True)):
-        ideal = float(np.sort(gain)[::-1] @ discounts)
-        first, shared = int(above[row, asset]), int(tied[row, asset])
-        found[row] = (
-            float(gain @ shares[row]) / ideal,
-            min(max(k - first, 0) / shared, 1.0),
-            inverse[first : first + shared].mean(),
-            float(gain.mean() * discounts.sum()) / ideal,
-            k / count,
-            inverse.mean(),
-            np.corrcoef(ranks[row], places[row])[0, 1] if varies[row] else np.nan,
-        )
-    return found
+    places, ranks = scipy.stats.rankdata(realised), scipy.stats.rankdata(held)
+    gains, by_place = (places - 1.0) / (count - 1.0), worth_of_places("ndcg", count, k)
+    ideal = float(np.sort(gains)[::-1] @ by_place)
+    first, after = shared_places(held, np.ones(count, dtype=np.bool_))
+    inverse = worth_of_places("mrr", count, k)
+    best = int(realised.argmax())
+    return (
+        float(gains @ mean_worth(first, after, by_place)) / ideal,
+        float(mean_worth(first, after, worth_of_places("hit", count, k))[best]),
+        float(inverse[first[best] : after[best]].mean()),
+        float(gains.mean() * by_place.sum()) / ideal,
+        k / count,
+        float(inverse.mean()),
+        float(np.corrcoef(ranks, places)[0, 1]) if np.ptp(ranks) > 0.0 < np.ptp(places) else math.nan,
+    )
 
 
 def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
@@ -122,9 +109,9 @@ def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
     from statsmodels.regression.linear_model import OLS
 
     if len(values) < FEWEST_FILLS:
-        return float("nan"), float("nan")
+        return math.nan, math.nan
     if np.ptp(values) <= 0.0:
-        return float(values[0]), float("nan")
+        return float(values[0]), math.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit = OLS(values, np.ones(len(values))).fit(cov_type="HAC", cov_kwds={"maxlags": 2 * overlap})

@@ -11,10 +11,9 @@ have done in it: such a period is marked in-sample.
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import scipy
@@ -22,31 +21,35 @@ import scipy
 from finflow.config import CostsConfig
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess, with_costs, with_lag
-from finflow.errors import ConfigError
-from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, FloatArray, index_backtest, run_backtests
+from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, FloatArray, index_backtest
 from finflow.evaluation.page.page_numbers import show
 from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.splits import Split
-from finflow.strategies.classical import EqualWeight
-from finflow.strategies.strategy import Strategy
 
 COSTS = (0.0, 5.0, 10.0, 25.0, 50.0)
 LAGS = (0, 1, 2)
 CAPITALS = (1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
-SHOWN = ("sharpe", "annual_cost")
 Figures = dict[str, dict[str, float]]
 HIGHEST_BPS = 1000.0
 SMALLEST_CAPITAL, LARGEST_CAPITAL = 1e2, 1e16
+TOLERANCE_BPS, TOLERANCE_CAPITAL = 0.01, 0.02  # of break-even costs, and relative of the capacity
 PERIODS = (
-    ("2000-2002", dt.date(2000, 1, 1), dt.date(2002, 12, 31)),
-    ("2008-2009", dt.date(2008, 1, 1), dt.date(2009, 12, 31)),
-    ("February-March 2020", dt.date(2020, 2, 1), dt.date(2020, 3, 31)),
-    ("2022", dt.date(2022, 1, 1), dt.date(2022, 12, 31)),
+    ("2000-2002", "2000-01-01", "2002-12-31"),
+    ("2008-2009", "2008-01-01", "2009-12-31"),
+    ("February-March 2020", "2020-02-01", "2020-03-31"),
+    ("2022", "2022-01-01", "2022-12-31"),
 )
 RUN_IN = 63  # daily bars: a quarter of a year; of longer bars twelve at least
 SHORTEST = 10  # days that count
+
+
+def mean_return(run: Backtest) -> float:
+    return float(run.returns.mean())
+
+
+SCORES = {"return": ("return", mean_return), "sharpe": ("Sharpe ratio", metrics.sharpe_of)}
 
 
 def sweep_section(context: ComparisonContext) -> Section:
@@ -58,7 +61,7 @@ def sweep_section(context: ComparisonContext) -> Section:
     numbers: dict[str, object] = {
         "costs_bps": {f"{bps:g}": _figures(runs) for bps, runs in costs.items()},
         "lags": lags,
-        "configured": _figures({run.name: run for run in context.runs}),
+        "configured": _figures(context.runs),
         "break_even": even,
         "capital": by_capital,
         "capacity": most,
@@ -96,32 +99,33 @@ def sweep_section(context: ComparisonContext) -> Section:
     return Section("sweeps", "Costs, lag and capital", numbers, tuple(tables), words=tuple(words))
 
 
+def _with(process: DecisionProcess, **changes: object) -> DecisionProcess:
+    return with_costs(process, process.env.model_copy(update=changes))
+
+
 def _at_cost(process: DecisionProcess, bps: float) -> DecisionProcess:
     """The process with one proportional cost in place of commission and slippage."""
     return _with(process, commission_bps=bps, slippage_bps=0.0)
 
 
-def _with(process: DecisionProcess, **changes: object) -> DecisionProcess:
-    return with_costs(process, process.env.model_copy(update=changes))
-
-
 def _over_lags(context: ComparisonContext) -> dict[str, Figures]:
-    found = {}
-    for lag in LAGS:
-        if lag == context.process.lag:
-            found[str(lag)] = _figures({run.name: run for run in context.runs})
-        elif lag or context.process.env.fill != "open":
-            found[str(lag)] = _figures(context.backtest(with_lag(context.process, lag)))
-    return found
+    process = context.process
+    lags = [lag for lag in LAGS if lag or process.env.fill != "open"]
+    return {
+        str(lag): _figures(context.runs if lag == process.lag else context.backtest(with_lag(process, lag)))
+        for lag in lags
+    }
 
 
-def _figures(runs: Mapping[str, Backtest]) -> Figures:
-    found = {}
-    for name, run in runs.items():
-        known = metrics.summarise(run)
-        refused = 0 if run.refused is None else int(run.refused.sum())
-        found[name] = {**{metric: known[metric] for metric in SHOWN}, "refused": refused}
-    return found
+def _figures(runs: Iterable[Backtest]) -> Figures:
+    return {
+        run.name: {
+            "sharpe": metrics.sharpe_of(run),
+            "annual_cost": metrics.annual_cost(run.costs, run.bars_per_year),
+            "refused": 0 if run.refused is None else int(run.refused.sum()),
+        }
+        for run in runs
+    }
 
 
 def _pair(context: ComparisonContext) -> list[str]:
@@ -129,15 +133,14 @@ def _pair(context: ComparisonContext) -> list[str]:
 
 
 def _break_even(
-    context: ComparisonContext, costs: Mapping[float, Mapping[str, Backtest]]
+    context: ComparisonContext, costs: Mapping[float, Sequence[Backtest]]
 ) -> tuple[dict[str, float | None], list[Sentence]]:
     """Costs at which the judged strategy scores as equal weight does, by return and by Sharpe ratio, and in words."""
     found: dict[str, float | None] = {}
     words: list[Sentence] = []
-    with forked(partial(_even, context, costs, mean_return)) as by_return:
-        by_sharpe = _even(context, costs, metrics.sharpe_of)
-    for key, bps, measure in (("return", by_return(), "return"), ("sharpe", by_sharpe, "Sharpe ratio")):
-        beyond = bps is not None and not np.isfinite(bps)
+    for key, (measure, score) in SCORES.items():
+        bps = break_even_bps(context, score, costs)
+        beyond = bps == np.inf
         found |= {f"{key}_bps": None if beyond else bps, f"{key}_beyond_bps": HIGHEST_BPS if beyond else None}
         judged = f"By {measure}, {context.judged}"
         if beyond:
@@ -151,25 +154,46 @@ def _break_even(
     return found, words
 
 
-def _even(
-    context: ComparisonContext, costs: Mapping[float, Mapping[str, Backtest]], score: Callable[[Backtest], float]
+def break_even_bps(
+    context: ComparisonContext, score: Callable[[Backtest], float], costs: Mapping[float, Sequence[Backtest]]
 ) -> float | None:
-    """The cost at which both score alike; None where that is undefined."""
-    if BASELINE not in context.makers or context.judged == BASELINE:
-        return None
-    known = {bps: score(runs[context.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
-    if not np.isfinite(list(known.values())).all():
-        return None
-    return break_even_bps(context.process, context.window, context.makers[context.judged], known, 0.01, score)
+    """The proportional cost (bp of the value traded) at which the judged strategy scores what equal weight does.
 
+    Zero where it does not beat equal weight even for nothing; infinite where it still does at 1000, as one that trades
+    less than equal weight may; None where it is equal weight, or has no score. Where the excess changes its sign more
+    than once, about the lowest. ``costs`` has backtests at costs for which there are some already.
+    """
+    pair = _pair(context)
+    if len(pair) < 2:
+        return None
 
-def mean_return(run: Backtest) -> float:
-    return float(run.returns.mean())
+    def ahead(runs: Sequence[Backtest]) -> float:
+        own, equal = (score(next(run for run in runs if run.name == name)) for name in pair)
+        return own - equal
+
+    found = {bps: ahead(runs) for bps, runs in costs.items()}
+    if not np.isfinite(list(found.values())).all():
+        return None
+
+    def excess(bps: float) -> float:
+        if bps not in found:
+            found[bps] = ahead(context.backtest(_at_cost(context.process, bps), names=pair))
+        return found[bps]
+
+    if excess(0.0) <= 0.0:
+        return 0.0
+    low, ladder = 0.0, sorted(bps for bps in found if bps > 0.0) or [1.0]
+    high = ladder.pop(0)
+    while excess(high) > 0.0:
+        if high >= HIGHEST_BPS:
+            return np.inf
+        low, high = high, ladder.pop(0) if ladder else min(2.0 * high, HIGHEST_BPS)
+    return float(scipy.optimize.brentq(excess, low, high, xtol=TOLERANCE_BPS, rtol=1e-12))
 
 
 def _capital(context: ComparisonContext) -> tuple[dict[str, Figures], float | None, Sentence]:
     """Figures by initial capital, the capacity, and what is to say of both."""
-    process, judged = context.process, context.judged
+    process = context.process
     if not process.costs.needs_market and process.env.costs.minimum <= 0.0:
         volumes = "volumes: env.costs.impact and similar keys would use them."
         if process.panel.volume is None:
@@ -183,159 +207,102 @@ def _capital(context: ComparisonContext) -> tuple[dict[str, Figures], float | No
     if not process.costs.needs_market:
         only = "Capital matters only through the minimum commission of a trade: no configured cost grows with size."
         return found, None, only
-    most = capacity(process, context.window, context.makers[judged], tolerance=0.02)
+    most = capacity(context)
     if most == 0.0:
         nothing = "it earned no more than equal weight even without size-dependent costs."
-        return found, most, f"{judged} has no capacity: {nothing}"
-    if not np.isfinite(most):
+        return found, most, f"{context.judged} has no capacity: {nothing}"
+    if most == np.inf:
         never = "Size-dependent costs never take half of what is earned over equal weight, up to a capital of 1e16."
         return found, None, never
     half = " to begin with, size-dependent costs take half of what it earns over equal weight."
     return found, most, ("Capacity: with ", Cell(("capacity",), ",", 0), half)
 
 
-def break_even_bps(
-    process: DecisionProcess,
-    window: range,
-    make: Callable[[], Strategy],
-    known: Mapping[float, float] | None = None,
-    tolerance: float = 1e-6,
-    score: Callable[[Backtest], float] = mean_return,
-) -> float:
-    """The proportional cost (bp of the value traded) at which a strategy scores what equal weight does.
-
-    Zero where it does not beat equal weight even for nothing; infinite where it still does at 1000, as one that trades
-    less than equal weight may. Where the excess changes its sign more than once, about the lowest. ``known`` has the
-    score less that of equal weight by costs at which it is known already; ``tolerance`` is in basis points.
-    """
-    found = dict(known or {})
-
-    def excess(bps: float) -> float:
-        if bps not in found:
-            own, equal = run_backtests(_at_cost(process, bps), window, [make(), EqualWeight()])
-            found[bps] = score(own) - score(equal)
-        return found[bps]
-
-    if excess(0.0) <= 0.0:
-        return 0.0
-    low, ladder = 0.0, sorted(bps for bps in found if bps > 0.0) or [1.0]
-    high = ladder.pop(0)
-    while excess(high) > 0.0:
-        if high >= HIGHEST_BPS:
-            return float("inf")
-        low, high = high, ladder.pop(0) if ladder else min(2.0 * high, HIGHEST_BPS)
-    return float(scipy.optimize.brentq(excess, low, high, xtol=tolerance, rtol=1e-12))
-
-
-def capacity(process: DecisionProcess, window: range, make: Callable[[], Strategy], tolerance: float = 1e-4) -> float:
-    """The initial capital at which costs that grow with size take half of what a strategy earns beyond equal weight.
+def capacity(context: ComparisonContext) -> float:
+    """The initial capital at which costs that grow with size take half of what the judged strategy earns beyond equal
+    weight.
 
     What it earns is its mean net return over that of equal weight, both without those costs; what they take is the
     strategy's own mean net return without them less that with them. An order that the account cannot pay for is beyond
     capacity. Zero where the strategy does not beat equal weight, or half is gone, at a capital of 100 already; infinite
-    where it is not gone at 1e16. ``tolerance`` is relative. `ConfigError` where no cost of the process grows with size.
+    where it is not gone at 1e16.
     """
-    if not process.costs.needs_market:
-        raise ConfigError("capacity needs a cost that grows with size: set env.costs.impact (1 is usual) above zero")
-    free: list[float] = []
+    process, minimum = context.process, context.process.env.costs.minimum
+
+    @cache
+    def unhindered(capital: float) -> list[float]:
+        free = _with(process, initial_capital=capital, costs=CostsConfig(minimum=minimum))
+        return [mean_return(run) for run in context.backtest(free, names=_pair(context))]
 
     def bearable(capital: float) -> bool:
-        sized, minimum = _with(process, initial_capital=capital), process.env.costs.minimum
-        if not free or minimum > 0.0:  # else capital plays no part without the costs that grow with size
-            unhindered = _with(process, initial_capital=capital, costs=CostsConfig(minimum=minimum))
-            free[:] = map(mean_return, run_backtests(unhindered, window, [make(), EqualWeight()]))
-        (full,) = run_backtests(sized, window, [make()])
-        ideal, equal = free
-        return full.refused is None and ideal - mean_return(full) < 0.5 * (ideal - equal)
+        ideal = unhindered(capital if minimum > 0.0 else SMALLEST_CAPITAL)
+        (full,) = context.backtest(_with(process, initial_capital=capital), names=[context.judged])
+        return full.refused is None and ideal[0] - mean_return(full) < 0.5 * (ideal[0] - ideal[-1])
 
     low = SMALLEST_CAPITAL
     if not bearable(low):
         return 0.0
     while bearable(high := 10.0 * low):
         if high >= LARGEST_CAPITAL:
-            return float("inf")
+            return np.inf
         low = high
-    while high / low > 1.0 + tolerance:
+    while high / low > 1.0 + TOLERANCE_CAPITAL:
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if bearable(middle) else (low, middle)
     return low
 
 
-class Period(NamedTuple):
-    """Days of a panel (bars at which holding periods end), and the windows that they lie in."""
-
-    name: str
-    days: range
-    sample: str
-
-
-def periods_of(process: DecisionProcess, split: Split) -> tuple[Period, ...]:
-    """The periods that the panel has at least `SHORTEST` days of."""
-    dates, found = process.panel.dates, []
-    windows = (("in-sample", split.train), ("validation", split.validation), ("out-of-sample", split.test))
-    for name, first, last in PERIODS:
-        start = int(np.searchsorted(dates, np.datetime64(first, "D"), side="left"))
-        stop = int(np.searchsorted(dates, np.datetime64(last, "D"), side="right"))
-        start = max(start, process.first_bar + 1)
-        touched = [word for word, bars in windows if start < bars.stop and bars.start < stop]
-        if stop - start >= SHORTEST:
-            found.append(Period(name, range(start, stop), " and ".join(touched)))
-    return tuple(found)
-
-
 def stress_section(context: ComparisonContext, split: Split) -> Section | None:
-    """Judge every strategy in every period; None where the panel has none of them."""
-    periods = periods_of(context.process, split)
-    if not periods:
-        return None
-    numbers: dict[str, object] = {}
-    dates = context.process.panel.dates
-    for period in periods:
-        returns = _returns(context, period.days)
-        numbers[period.name] = {
-            "first": str(dates[period.days.start]),
-            "last": str(dates[period.days.stop - 1]),
-            "days": len(period.days),
-            "sample": period.sample,
+    """Judge every strategy in every period that the panel has `SHORTEST` days of; None where it has none of them."""
+    dates, numbers = context.process.panel.dates, dict[str, dict[str, Any]]()
+    windows = (("in-sample", split.train), ("validation", split.validation), ("out-of-sample", split.test))
+    for name, *ends in PERIODS:
+        start, stop = np.searchsorted(dates, np.array(ends, "datetime64[D]") + np.arange(2)).tolist()
+        days = range(max(start, context.process.first_bar + 1), stop)
+        if len(days) < SHORTEST:
+            continue
+        touched = [word for word, bars in windows if days.start < bars.stop and bars.start < days.stop]
+        numbers[name] = {
+            "first": str(dates[days.start]),
+            "last": str(dates[days.stop - 1]),
+            "days": len(days),
+            "sample": " and ".join(touched),
             "strategies": {
                 name: {"return": float(np.prod(1.0 + own) - 1.0), "max_drawdown": metrics.max_drawdown(own)}
-                for name, own in returns.items()
+                for name, own in _returns(context, days).items()
             },
         }
+    if not numbers:
+        return None
     words = (
         "In-sample means that the judged agent learned from these days, and validation that its checkpoint was chosen "
         "by them: neither is evidence. The classical strategies are fitted on earlier days alone in every period.",
     )
     columns = (
-        ("First day", {period.name: str(dates[period.days.start]) for period in periods}),
-        ("Last day", {period.name: str(dates[period.days.stop - 1]) for period in periods}),
+        ("First day", Cell((ROW, "first"))),
+        ("Last day", Cell((ROW, "last"))),
         ("Days", Cell((ROW, "days"), decimals=0)),
-        ("Sample", {period.name: period.sample for period in periods}),
+        ("Sample", Cell((ROW, "sample"))),
     )
-    head = make_table("Periods", "Period", [period.name for period in periods], columns)
-    tables = [
-        make_table(
-            title,
-            "Strategy",
-            list(returns),
-            [(f"{one.name}, {one.sample}", Cell((one.name, "strategies", ROW, key), "%", 1)) for one in periods],
-            marked=context.judged,
-        )
-        for key, title in (("return", "Return over each period"), ("max_drawdown", "Maximum drawdown in each period"))
-    ]
-    return Section("stress", "Stress periods", numbers, (head, *tables), words=words)
+    tables = [make_table("Periods", "Period", numbers, columns)]
+    for key, title in (("return", "Return over each period"), ("max_drawdown", "Maximum drawdown in each period")):
+        heads = {name: f"{name}, {period['sample']}" for name, period in numbers.items()}
+        cells = [(head, Cell((name, "strategies", ROW, key), "%", 1)) for name, head in heads.items()]
+        strategies = next(iter(numbers.values()))["strategies"]
+        tables.append(make_table(title, "Strategy", strategies, cells, marked=context.judged))
+    return Section("stress", "Stress periods", numbers, tuple(tables), words=words)
 
 
 def _returns(context: ComparisonContext, days: range) -> dict[str, FloatArray]:
     """Returns of every strategy over the days, the index last."""
-    process, window, runs = context.process, context.window, list(context.runs)
+    process, window, runs = context.process, context.window, context.runs
     bars = process.decision_bars(window)
     if not (len(bars) and bars.start < days.start and days.stop - 1 <= bars.stop):
         run_in = max(RUN_IN * process.panel.bars_per_year // BARS_PER_YEAR, 12)
         window = range(max(process.first_bar, days.start - 1 - run_in), days.stop)
-        runs = list(context.backtest(process, window).values())
+        runs = context.backtest(process, window)
     index = index_backtest(process, window)
     if index is not None and index.name not in context.makers:
-        runs.append(index)
+        runs = (*runs, index)
     first = process.decision_bars(window).start + 1
     return {run.name: run.returns[days.start - first : days.stop - first] for run in runs}

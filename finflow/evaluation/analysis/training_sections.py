@@ -8,15 +8,13 @@ of the features there from those of its training.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from finflow.evaluation.page.drawing import BLUE, GREY, PURPLE, Rendered, render
+from finflow.evaluation.page.drawing import BLUE, PURPLE, Rendered, render
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.metrics import Array
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 PREFIX = "generalisation_"
 PLACES = {"train": ("training", PURPLE), "validation": ("validation", BLUE)}
 FIGURES = tuple(f"{place}_{kind}" for place in PLACES for kind in ("value", "sharpe"))
+KEYS = (*FIGURES, "gap", "kl")
 BEST = "validation_value"
 BEST_POINT = "best by validation value"
 REFERENCES = ("equal-weight", "inverse-volatility")
@@ -41,18 +40,16 @@ def sections_of_training(training: pd.DataFrame | None) -> list[Section]:
 
 def generalisation_section(training: pd.DataFrame) -> Section | None:
     """Values in training and in validation over time, and the KL of the policy; None where none was measured."""
-    column = PREFIX + "train_value"
-    if column not in training or not training[column].notna().any():
+    rows = training.reindex(columns=["update", BEST, *(PREFIX + key for key in KEYS)])
+    rows = rows.set_axis(["update", "score", *KEYS], axis=1).apply(pd.to_numeric, errors="coerce")
+    rows = rows[rows["train_value"].notna()]
+    if rows.empty:
         return None
-    rows = training[training[column].notna()]
     points = {"first": rows.iloc[0], "last": rows.iloc[-1]}
-    scores = pd.to_numeric(rows[BEST], errors="coerce").to_numpy(np.float64) if BEST in rows else np.empty(0)
-    if np.isfinite(scores).any():
-        points["best"] = rows.iloc[int(np.nanargmax(scores))]
-    keys = (*FIGURES, "gap", "kl")
+    if rows["score"].notna().any():
+        points["best"] = rows.iloc[int(np.nanargmax(rows["score"]))]
     numbers: dict[str, object] = {
-        name: {"update": int(row["update"]), **{key: float(row.get(PREFIX + key, math.nan)) for key in keys}}
-        for name, row in points.items()
+        name: {"update": int(row["update"]), **{key: float(row[key]) for key in KEYS}} for name, row in points.items()
     }
     numbers["points"] = len(rows)
     named = {"first": "first measured", "best": BEST_POINT, "last": "last"}
@@ -75,20 +72,16 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
     return Section("generalisation", "Generalisation", numbers, (table,), (_points_figure(rows),), words)
 
 
-def _points_figure(rows: pd.DataFrame) -> Rendered:
-    updates = rows["update"].to_numpy(dtype=np.float64)
-
-    def column(name: str) -> Array:
-        return np.asarray(rows.get(PREFIX + name, np.full(len(rows), np.nan)), dtype=np.float64)
-
-    moved = column("kl")
-    with_kl = bool(np.isfinite(moved).any())
+def _points_figure(points: pd.DataFrame) -> Rendered:
+    columns: dict[str, Array] = {str(name): points[name].to_numpy(np.float64) for name in points}
+    updates, gap = columns["update"], columns["gap"]
+    with_kl = bool(np.isfinite(columns["kl"]).any())
 
     def draw(figure: Figure) -> None:
         axes: list[Axes] = list(np.atleast_1d(figure.subplots(1, 2 + with_kl)))
         for kind, panel in (("value", axes[0]), ("sharpe", axes[1])):
             for place, (label, colour) in PLACES.items():
-                values = column(f"{place}_{kind}")
+                values = columns[f"{place}_{kind}"]
                 if np.isfinite(values).any():
                     scaled = 1e4 * values if kind == "value" else values
                     panel.plot(updates, scaled, color=colour, label=label, marker="o", markersize=3.0)
@@ -96,16 +89,15 @@ def _points_figure(rows: pd.DataFrame) -> Rendered:
             panel.set_xlabel("gradient updates")
         axes[0].legend(loc="best")
         if with_kl:
-            axes[2].plot(updates, moved, color=BLUE, marker="o", markersize=3.0)
+            axes[2].plot(updates, columns["kl"], color=BLUE, marker="o", markersize=3.0)
             axes[2].set_title("KL from the pretrained policy")
             axes[2].set_xlabel("gradient updates")
 
-    gap = column("gap")
     return Rendered(
         "generalisation-curves",
         "Value in training and in validation",
         "A gap that widens between training and validation is overfitting.",
-        f"Line charts over {len(rows)} points of the training. The gap in value went from {1e4 * gap[0]:.2f} to "
+        f"Line charts over {len(points)} points of the training. The gap in value went from {1e4 * gap[0]:.2f} to "
         f"{1e4 * gap[-1]:.2f} basis points a decision.",
         render(draw, 3.0),
     )
@@ -127,7 +119,11 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     if "out_of_fold_t" not in training or not training["out_of_fold_t"].notna().any():
         return None
     row = training[training["out_of_fold_t"].notna()].iloc[-1]
-    critics = {window: _agreement(row, window) for window in WINDOWS if f"{window}_advantage_groups" in row}
+    critics = {
+        window: {name: float(row[f"{window}_advantage_{name}"]) for name in ("slope", "slope_error", "correlation")}
+        for window in WINDOWS
+        if f"{window}_advantage_slope" in row
+    }
     reference = REFERENCES[int(row["reference"])]
     numbers: dict[str, object] = {key: float(row[column]) for key, (column, *_) in BLOCKS_SHOWN.items()}
     numbers |= {"reference": reference, "critics": critics}
@@ -155,43 +151,7 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
         if row["confidence"] > 0.0
         else f"Nothing was found that holds out of sample; this agent holds {held}.",
     )
-    figures = (_critics_figure(critics),) if critics else ()
-    return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), figures, words)
-
-
-def _agreement(row: pd.Series, window: str) -> dict[str, Any]:
-    """Agreement in a window, as training logged it: groups as lists of estimate, exact advantage and error."""
-    groups = zip(*json.loads(row[f"{window}_advantage_groups"]), strict=True)
-    return {
-        **{name: float(row[f"{window}_advantage_{name}"]) for name in ("slope", "slope_error", "correlation")},
-        "groups": [{"critics": estimated, "exact": exact, "error": error} for estimated, exact, error in groups],
-    }
-
-
-def _critics_figure(critics: Mapping[str, Mapping[str, Any]]) -> Rendered:
-    def draw(figure: Figure) -> None:
-        panels: list[Axes] = list(np.atleast_1d(figure.subplots(1, len(critics), sharex=True, sharey=True)))
-        for panel, (window, agreement) in zip(panels, critics.items(), strict=True):
-            groups = agreement["groups"]
-            estimated, exact, error = (np.array([one[key] for one in groups]) for key in ("critics", "exact", "error"))
-            ends = [float(estimated.min()), float(estimated.max())]
-            panel.plot(ends, ends, color=GREY, linewidth=1.0, label="calibrated")
-            label = "tenth of the actions"
-            panel.errorbar(estimated, exact, 2.0 * error, color=BLUE, fmt="o", markersize=3.5, label=label)
-            panel.set_title(window)
-            panel.set_xlabel("advantage by the critics")
-        panels[0].set_ylabel("exact advantage")
-        panels[0].legend(loc="best")
-
-    slopes = ", ".join(f"{window} {agreement['slope']:.2f}" for window, agreement in critics.items())
-    return Rendered(
-        "critics-and-moves",
-        "Calibration of the critics",
-        "Actions in tenths by the critics' advantage; bars are two standard errors over blocks of bars. Both in "
-        "the unit of rewards, over the decisions in which differences fade.",
-        f"Charts of exact advantage over the critics' for {len(critics)} windows; slopes: {slopes}.",
-        render(draw, 3.0),
-    )
+    return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), words=words)
 
 
 SHOWN = 10  # features in the table of distances
@@ -210,8 +170,7 @@ def measure_distance(trained: Values, judged: Values) -> dict[str, Any]:
     found: dict[str, dict[str, float]] = {}
     for name, values in judged.items():
         known = trained[name]
-        deviation = float(known.std())
-        deviation = deviation if deviation > 1e-12 else 1.0
+        deviation = float(known.std()) if known.std() > 1e-12 else 1.0
         beyond = np.maximum(known.min() - values, values - known.max())
         found[name] = dict(
             outside=float((beyond > 0.0).mean()),

@@ -12,20 +12,28 @@ from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import BASELINE
-from finflow.evaluation.page.drawing import line_styles, wealth_figure
-from finflow.evaluation.page.page import Page, figure_section
+from finflow.evaluation.page.drawing import wealth_figure
 from finflow.evaluation.page.page_numbers import DASH
-from finflow.evaluation.page.section import ROW, Cell, Column, Row, Section, Table, columns_of, make_table
+from finflow.evaluation.page.section import (
+    ROW,
+    Cell,
+    Column,
+    Page,
+    Row,
+    Section,
+    Table,
+    columns_of,
+    figure_section,
+    make_table,
+)
 from finflow.evaluation.report.report_page import verdicts_of_several
-from finflow.evaluation.statistics.metrics import Metrics
+from finflow.evaluation.statistics.metrics import Array, Metrics
 from finflow.evaluation.statistics.run_statistics import (
     DIFFERENCE,
     Estimate,
     improvement_estimate,
     interquartile_estimate,
 )
-
-FloatArray = NDArray[np.float64]
 
 METRICS = ("sharpe", "annual_return", "annual_volatility", "max_drawdown", "cvar", "annual_turnover", "annual_cost")
 _OVER = "Sharpe over equal weight"
@@ -66,7 +74,7 @@ def numbers_of(metrics: Mapping[str, Any], seed: object = None) -> dict[str, Any
 
 def comparison_page(
     runs: Mapping[str, Mapping[str, Any]],
-    returns: Mapping[str, FloatArray],
+    returns: Mapping[str, Array],
     groups: Mapping[str, Seeds],
     differences: Mapping[str, Mapping[str, str]],
     choice: Section,
@@ -85,13 +93,12 @@ def comparison_page(
         "Value of 1 invested in each run, after costs, and in equal weight as the first run has it.",
         dates,
         {label: np.cumprod(1.0 + path) for label, path in returns.items()},
-        line_styles(list(returns), BASELINE),
     )
     sections = [_runs(runs, differences), figure_section(figure), _groups(groups), choice, _differences(differences)]
     window = facts["window"]
     return Page(
         f"{len(runs)} runs side by side",
-        f"{window['start']} to {window['end']}, {window['days']:,} trading days, all figures net of costs",
+        f"{window['start']} to {window['end']}, {window['days']:,} bars, all figures net of costs",
         verdicts_of_several(
             {label: run["beats_equal_weight"] for label, run in runs.items()},
             "Each is of its run alone, and does not account for a choice among these runs: for the best of them, see "
@@ -215,37 +222,31 @@ def _together(universes: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[fl
 
     ``runs`` has the Sharpe ratio of each universe's agents, or paths of a protocol, alone.
     """
-    count = min(map(len, runs))
+    count, ends = min(map(len, runs)), ("value", "low", "high")
     equal = np.array([[one["baseline_sharpe"] for one in universes]] * count, dtype=np.float64)
     agents = np.array([one[:count] for one in runs]).T
     words: tuple[str, ...] = (
         "Intervals are of a bootstrap over agents within each universe: they cover the variation between seeds, not "
         "that between universes, whose days and often whose stocks are the same.",
     )
-    lead = improvement = None
+    lead = improvement = Estimate(math.nan)
     try:
-        lead = interquartile_estimate(agents - equal, seed=0, name="the agents")
-        improvement = improvement_estimate(agents, equal, seed=0)
+        lead, improvement = (
+            interquartile_estimate(agents - equal, seed=0, name="the agents"),
+            improvement_estimate(agents, equal, seed=0),
+        )
     except EvidenceError as error:
-        lead = None
         words = (f"There are no joint figures: {error}.", *words)
     numbers: dict[str, object] = {
         "universes": len(universes),
         "agents_of_a_universe": count,
         "answers_yes": sum(one["beats_equal_weight"] == "yes" for one in universes),
-        DIFFERENCE: _estimate_numbers(lead),
-        "improvement": _estimate_numbers(improvement),
+        DIFFERENCE: lead.numbers(*ends),
+        "improvement": improvement.numbers(*ends),
     }
-    ends = ("value", "low", "high")
     rows = (
         Row(f"{_OVER}, interquartile mean", tuple(Cell((DIFFERENCE, end)) for end in ends)),
         Row("an agent is ahead of equal weight", tuple(Cell(("improvement", end), "%", 1) for end in ends)),
     )
     table = Table("Agents of all universes", ("", "value", "from", "to"), rows)
     return Section("together", "All universes together", numbers, (table,), words=words)
-
-
-def _estimate_numbers(found: Estimate | None) -> dict[str, object]:
-    if found is None:
-        return dict.fromkeys(("value", "low", "high"))
-    return {"value": found.value, "low": found.interval.low, "high": found.interval.high}

@@ -10,38 +10,31 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.page.drawing import BLACK, BLUE, Rendered, finish_wealth, render
-from finflow.evaluation.page.page_numbers import years_unit
-from finflow.evaluation.page.section import ROW, Cell, Row, Section, Sentence, Table, make_table
+from finflow.evaluation.page.section import ROW, Cell, Row, Section, Sentence, Table, columns_of, make_table
 from finflow.evaluation.report.report_page import verdict_table
-from finflow.evaluation.statistics.bootstrap import Resampling, draw_days, resample_sharpe
+from finflow.evaluation.statistics.backtest_overfitting import cscv_of
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.report_statistics import cscv_of, verdict_with_power
 from finflow.evaluation.statistics.run_statistics import (
+    Estimate,
+    RunFigures,
     distribution,
-    figure_columns,
     figures_of,
     improvement_estimate,
-    probability_of_improvement,
     spread_table,
 )
-from finflow.evaluation.statistics.verdict import Verdict, VerdictReference
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from finflow.evaluation.statistics.verdict import judge
 
 IMPROVEMENT = ("probability", "interval_low", "interval_high")
-ONE_AGENT = "One agent has no spread: --seeds 3 gives it one."
 ONE_PATH = "One path, from one seed, has no spread: --seeds 3 gives it one."
-AGENT_SPREAD = "From and to: bootstrap interval of the interquartile mean over agents, all over the same days."
 PATH_SPREAD = (
     "From and to: bootstrap interval of the interquartile mean over windows or paths. Paths share days, and windows "
     "trainings, so the interval is too narrow."
@@ -86,14 +79,10 @@ class ProtocolPaths:
     @cached_property
     def agents(self) -> tuple[Backtest, ...]:
         """The agent's paths, over the same days: for each seed, each way through the folds."""
-        made = []
-        for seed in sorted({one.seed for one in self.judged}):
-            for path in sorted({one.path for one in self.judged}):
-                own = sorted(
-                    (one for one in self.judged if one.seed == seed and one.path == path), key=lambda one: one.window
-                )
-                made.append(joined([one.run for one in own]))
-        return tuple(made)
+        paths: dict[tuple[int, int], list[Backtest]] = {}
+        for one in sorted(self.judged, key=lambda one: (one.seed, one.path, one.window)):
+            paths.setdefault((one.seed, one.path), []).append(one.run)
+        return tuple(map(joined, paths.values()))
 
     @cached_property
     def compared(self) -> tuple[Backtest, ...]:
@@ -157,7 +146,7 @@ def ensemble_section(
         "agents": rows,
         "ensemble": figures_of(ensemble, baseline) | {"agents_behind": float(np.mean(behind))},
         "baseline": figures_of(baseline, baseline),
-        "of_agents": distribution(rows, seed, "the agents", words, ONE_AGENT),
+        "of_agents": distribution(rows, seed, "the agents", words, "One agent has no spread."),
         "improvement": _improvement_numbers(
             [sharpe_of(run) for run in agents], [sharpe_of(baseline)] * len(agents), seed, words
         ),
@@ -169,20 +158,24 @@ def ensemble_section(
         (("baseline",), baseline.name),
         *((("agents", name), name) for name in rows),
     ]
-    columns: list[tuple[str, Cell | Mapping[str, Cell | str]]] = [*figure_columns(ROW)]
+    columns: list[tuple[str, Cell | Mapping[str, Cell | str]]] = [*columns_of(RunFigures, ROW)]
     if scores is not None:
         columns.append(("Of the optimum", {name: Cell(("optimality", name), decimals=3) for name in scores}))
     behind_row = Row("the ensemble is ahead of an agent", (Cell(("ensemble", "agents_behind"), "%", 1), "", ""))
     tables = (
         make_table("Agents", "", lines, columns, marked=ensemble.name),
-        spread_table(numbers, ("of_agents",), AGENT_SPREAD),
+        spread_table(
+            numbers,
+            ("of_agents",),
+            "From and to: bootstrap interval of the interquartile mean over agents, all over the same days.",
+        ),
         _improvement_table("", "an agent is ahead of equal weight", AGENT_IMPROVEMENT, (behind_row,)),
     )
     return Section("seeds", "Agents of several seeds", numbers, tables, words=tuple(words))
 
 
 def protocol_section(found: ProtocolPaths, seed: int) -> Section:
-    """Windows, paths, their distribution and the fan of the paths."""
+    """Windows, paths and their distribution."""
     baseline = found.compared[0]
     windows = {
         f"fold {one.fold}, seed {one.seed}, window {one.window + 1}": _window(one, found.others[one.window][0])
@@ -217,80 +210,54 @@ def protocol_section(found: ProtocolPaths, seed: int) -> Section:
             "Paths",
             "path",
             [((name,), f"path {name}") for name in paths],
-            [*figure_columns("paths", ROW), ("PBO", Cell(("paths", ROW, "pbo"), "%", 1))],
+            [*columns_of(RunFigures, "paths", ROW), ("PBO", Cell(("paths", ROW, "pbo"), "%", 1))],
             "PBO is that of a choice among the path and the strategies, by Sharpe ratio.",
         ),
-        make_table("Windows", "window", list(windows), figure_columns("windows", ROW)),
+        make_table("Windows", "window", list(windows), columns_of(RunFigures, "windows", ROW)),
         _improvement_table("Sharpe ratio of a training", "over equal weight", TRAINING_IMPROVEMENT),
     )
-    return Section("protocol", f"Trained for every fold: {found.name}", numbers, tables, (fan(found),), tuple(words))
-
-
-def fan(found: ProtocolPaths) -> Rendered:
-    """Wealth of every path, the band of its middle half, and equal weight."""
-    wealth = np.stack([run.wealth[1:] for run in found.agents])
-    baseline = found.compared[0]
-    equal, dates = baseline.wealth[1:], baseline.dates
-    low, median, high = np.quantile(wealth, [0.25, 0.5, 0.75], axis=0)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        if len(wealth) > 1:
-            axes.fill_between(dates, low, high, color=BLUE, alpha=0.2, linewidth=0, label="middle half of the paths")
-        for number, path in enumerate(wealth):
-            axes.plot(dates, path, color=BLUE, linewidth=0.6, alpha=0.6, label="a path" if number == 0 else None)
-        axes.plot(dates, median, color=BLUE, linewidth=1.8, label="median")
-        axes.plot(dates, equal, color=BLACK, linewidth=1.2, linestyle="--", label=baseline.name)
-        finish_wealth(figure, axes, dates, [wealth.ravel(), equal])
-
-    ends = f"{wealth[:, -1].min():.2f} to {wealth[:, -1].max():.2f}, {baseline.name} at {equal[-1]:.2f}"
-    return Rendered(
-        "fan",
-        "Fan of the paths",
-        "Value of 1 invested, after costs, in every path of the protocol. Each window begins in cash; bars that were "
-        "not judged are left out.",
-        f"Line chart on a log scale of {len(wealth)} paths of the value of 1 invested. They end at {ends}.",
-        render(draw, 4.0),
-    )
+    return Section("protocol", f"Trained for every fold: {found.name}", numbers, tables, words=tuple(words))
 
 
 def _window(one: WindowResult, baseline: Backtest) -> dict[str, Any]:
-    place, dates = {"fold": one.fold, "seed": one.seed, "window": one.window + 1, "path": one.path + 1}, one.run.dates
-    return {**place, "start": str(dates[0]), "end": str(dates[-1]), "days": len(dates), **figures_of(one.run, baseline)}
+    return {
+        "fold": one.fold,
+        "seed": one.seed,
+        "window": one.window + 1,
+        "path": one.path + 1,
+        "start": str(one.run.dates[0]),
+        "end": str(one.run.dates[-1]),
+        "days": len(one.run.dates),
+        **figures_of(one.run, baseline),
+    }
 
 
 def _improvement(found: ProtocolPaths, seed: int, words: list[str]) -> dict[str, object]:
     """Probability that a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
     windows = range(len(found.others))
-    own = [[sharpe_of(one.run) for one in found.judged if one.window == window] for window in windows]
-    runs = min(len(values) for values in own)
-    agents = np.array([values[:runs] for values in own]).T
-    equal = np.repeat([[sharpe_of(found.others[window][0]) for window in windows]], runs, axis=0)
-    if runs == 1:
+    agents = np.array([[sharpe_of(one.run) for one in found.judged if one.window == window] for window in windows]).T
+    equal = np.array([[sharpe_of(runs[0]) for runs in found.others]] * len(agents))
+    if len(agents) == 1:
         words.append(
             "Every window was judged by one training: the probability of improvement has no interval; --seeds 3 gives "
             "it one."
         )
     chance = _improvement_numbers(agents, equal, seed, words)
-    return {"windows": len(windows), "trainings_of_a_window": runs, **chance}
+    return {"windows": len(windows), "trainings_of_a_window": len(agents), **chance}
 
 
-def _improvement_numbers(agents: ArrayLike, baseline: ArrayLike, seed: int, words: list[str]) -> dict[str, object]:
+def _improvement_numbers(agents: ArrayLike, baseline: ArrayLike, seed: int, words: list[str]) -> dict[str, float]:
     """Probability that an agent is ahead of equal weight by Sharpe ratio, with its bootstrap interval.
 
     The Sharpe ratios are (agents,) or (agents, windows); a single agent has no interval. ``words`` gets the reason
     where there is no probability.
     """
-    value = low = high = math.nan
+    found = Estimate(math.nan)
     try:
-        if len(np.asarray(agents)) == 1 and np.ndim(agents) == 2:
-            value = probability_of_improvement(agents, baseline)
-        else:
-            found = improvement_estimate(agents, baseline, seed)
-            value, low, high = found.value, found.interval.low, found.interval.high
+        found = improvement_estimate(agents, baseline, seed)
     except EvidenceError as error:
         words.append(f"There is no probability of improvement: {error}.")
-    return dict(zip(IMPROVEMENT, (value, low, high), strict=True))
+    return found.numbers(*IMPROVEMENT)
 
 
 def _improvement_table(head: str, name: str, caption: str, more: tuple[Row, ...] = ()) -> Table:
@@ -305,9 +272,11 @@ def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resamp
     Joined windows are longer than the test window. Every seed of every fold has the same weight: the judged return of a
     day is the mean over seeds. No seed is chosen, and seeds are not tries.
     """
-    baseline, agent = found.compared[0], mean_of_seeds(found.agents)
-    verdict = judge_joined(agent, baseline, patient, tries, resampling)
-    bars, seeds, windows = agent.bars_per_year, len(found.agents), len(found.others)
+    baseline, mean = found.compared[0], np.mean([run.returns for run in found.agents], axis=0)
+    agent = replace(found.agents[0], returns=mean)  # an equal part in each, made equal again every day at no cost
+    rivals, bars = (baseline.returns, patient.returns), agent.bars_per_year
+    verdict = judge(agent.returns, rivals, agent.cash_returns, tries, resampling, bars_per_year=bars)
+    seeds, windows = len(found.agents), len(found.others)
     numbers: dict[str, object] = {
         "windows": windows,
         "seeds": seeds,
@@ -327,24 +296,5 @@ def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resamp
         ),
         *map(str, verdict.reasons),
     ]
-    table = verdict_table(verdict, years_unit(bars))
+    table = verdict_table(verdict, bars)
     return Section("walk_forward", "All judged years together", numbers, (table,), words=tuple(words))
-
-
-def judge_joined(
-    judged: Backtest, baseline: Backtest, patient: Backtest, tries: Tries, resampling: Resampling
-) -> Verdict:
-    """The verdict on joined windows, with what it could have shown; all over the same days."""
-    draws = draw_days(len(judged.returns), resampling)
-    own = resample_sharpe(judged, draws)
-    rivals = [VerdictReference(run.returns, own - resample_sharpe(run, draws)) for run in (baseline, patient)]
-    return verdict_with_power(judged, rivals, tries, resampling, draws)
-
-
-def mean_of_seeds(agents: Sequence[Backtest]) -> Backtest:
-    """An account with an equal part in each agent, made equal again every day at no cost."""
-    if len(agents) == 1:
-        return agents[0]
-    names = ("returns", "costs", "turnover", "weights")
-    means = {name: np.mean([getattr(run, name) for run in agents], axis=0) for name in names}
-    return replace(agents[0], explanation=None, refused=None, rewards=None, **means)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.evaluation.backtest import BASELINE
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -179,28 +181,25 @@ def wealth_figure(
     caption: str,
     dates: Dates,
     paths: Mapping[str, NDArray[Any]],
-    styles: Mapping[str, dict[str, Any]],
+    judged: str = "",
 ) -> Rendered:
-    """Lines of wealth, of 1 invested, until ruin; the legend has each name with its last value."""
+    """Lines of wealth, of 1 invested, until ruin; the legend has each name with its last value, in their order."""
+    styles = line_styles(list(paths), BASELINE, judged)
+    paths = dict(sorted(paths.items(), key=lambda item: -item[1][-1]))
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for label, path in paths.items():
             shown = np.where(path > 0.0, path, np.nan)
             axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", **styles[label])
-        finish_wealth(figure, axes, dates, list(paths.values()))
+        log_axis(axes, np.concatenate(list(paths.values())))
+        date_axis(axes, dates)
+        axes.set_ylabel("value of 1 invested, log scale")
+        legend_of_figure(figure, axes)
 
     ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in paths.items())
     alt = f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}."
     return Rendered(name, title, caption, alt, render(draw, 4.4))
-
-
-def finish_wealth(figure: Figure, axes: Axes, dates: Dates, paths: Sequence[NDArray[Any]]) -> None:
-    """Scale, label and legend of an axis with lines of wealth, of 1 invested."""
-    log_axis(axes, np.concatenate(paths))
-    date_axis(axes, dates)
-    axes.set_ylabel("value of 1 invested, log scale")
-    legend_of_figure(figure, axes)
 
 
 def legend_of_figure(figure: Figure, axes: Axes, columns: int = 4) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Annotated, Any, Literal
 
@@ -124,14 +124,12 @@ def find(numbers: object, path: Path) -> object:
     KeyError
         If there is nothing.
     """
-    found = numbers
-    for key in path:
-        if isinstance(found, Sequence) and not isinstance(found, str) and key.isdigit() and int(key) < len(found):
-            found = found[int(key)]
-        elif isinstance(found, Mapping) and key in found:
-            found = found[key]
-        else:
-            raise KeyError("/".join(path))
+    found: Any = numbers
+    try:
+        for key in path:
+            found = found[int(key)] if isinstance(found, list | tuple) else found[key]
+    except (LookupError, TypeError, ValueError) as error:
+        raise KeyError("/".join(path)) from error
     return found
 
 

@@ -1,20 +1,27 @@
-"""Sections of pages: tables and sentences, and the numbers in them.
+"""Pages and their sections: tables and sentences, and the numbers in them, as HTML, JSON and plain text.
 
 A number is named by its path in the page's document, which is its JSON file, so that no form of the page can show what
-the file does not have.
+the file does not have. In the HTML it carries `data-path` (a JSON pointer without its first slash), `data-value` (in
+full) and `data-scale` (the factor it is multiplied by, unless that is one). Templates escape all that they print.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, get_type_hints
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from pydantic.fields import FieldInfo
 
 from finflow.evaluation.page.drawing import MINUS, TIMES, Rendered
-from finflow.evaluation.page.page_numbers import DASH, THIN, UNITS, Path, Shown, find, look_up, plain, show
+from finflow.evaluation.page.page_numbers import DASH, THIN, UNITS, Path, Shown, find, json_text, look_up, plain, show
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 ROW = "\N{ASTERISK}"  # in the path of a cell that `make_table` repeats in every row: the keys of the row
 WIDE = 120  # characters of a terminal
@@ -76,34 +83,21 @@ class Table:
     caption: str = ""
     heading: bool = True
 
-    def __post_init__(self) -> None:
-        """Refuse a row whose cells do not stand under the headings."""
-        for row in self.rows:
-            if len(row.cells) + 1 != len(self.columns):
-                raise ValueError(
-                    f"{row.heading} of {self.title} has {len(row.cells)} cells for {len(self.columns) - 1}"
-                )
-
 
 def columns_of(content: Any, *place: str, names: Iterable[str] | None = None) -> list[tuple[str, Cell]]:
     """Columns of the fields of a dataclass or `TypedDict` that are `Shown`: all of them in their order, or those named.
 
     ``place`` leads from the section's numbers to the fields, with `ROW` in it.
     """
-    fields = _shown_fields(content)
+    fields = shown_fields(content)
     return [
         (form.heading, Cell((*place, name), form.unit, form.decimals, plus=form.plus))
         for name, (form, _) in ((name, fields[name]) for name in names or fields)
     ]
 
 
-def meanings_of(content: Any) -> dict[str, str]:
-    """Heading -> description of the fields that are `Shown`."""
-    return {form.heading: meaning for form, meaning in _shown_fields(content).values()}
-
-
-def _shown_fields(content: Any) -> dict[str, tuple[Shown, str]]:
-    """Field -> its form and description."""
+def shown_fields(content: Any) -> dict[str, tuple[Shown, str]]:
+    """Field that is `Shown` -> its form and description."""
     found = {}
     for name, hint in get_type_hints(content, include_extras=True).items():
         notes = {type(note): note for note in getattr(hint, "__metadata__", ())}
@@ -276,3 +270,80 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in rows
     ]
+
+
+def figure_section(figure: Rendered) -> Section:
+    return Section(figure.name, figure.title, figures=(figure,))
+
+
+class Tile(NamedTuple):
+    """A large number at the top of a page: its heading, the number, and a small sentence under it."""
+
+    heading: str
+    cell: Cell
+    beside: Sentence = ""
+
+
+@dataclass(frozen=True)
+class Headline(Section):
+    """The box at the top of a page: a region named ``label``, with reasons after the words and tiles at its end.
+
+    ``kind`` is the colour of its edge: ahead, behind, not-shown or not-compared.
+    """
+
+    kind: str = "not-shown"
+    label: str = "Finding"
+    reasons: tuple[str, ...] = ()
+    tiles: tuple[Tile, ...] = ()
+
+    def text(self, document: Mapping[str, Any]) -> list[str]:
+        tiles = "; ".join(self._line((f"{tile.heading}: ", tile.cell), document) for tile in self.tiles)
+        return [*super().text(document), *map(terminal_text, self.reasons), *([tiles] if tiles else [])]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page: heading, finding, contents and sections; ``numbers`` are its document beside those of sections."""
+
+    title: str
+    subtitle: str
+    finding: Headline
+    sections: Sequence[Section]
+    numbers: Any = None
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """Every number, as the JSON file has them."""
+        own = {section.key: section.numbers for section in self.sections if section.numbers is not None}
+        return {**(plain(self.numbers) or {}), **own}
+
+    def json(self) -> str:
+        return json_text(self.document)
+
+    def html(self) -> str:
+        return _environment().get_template("page.html.j2").render(page=self)
+
+    def text(self, *keys: str) -> list[str]:
+        """Lines for a terminal: the finding, and all sections or those with these keys."""
+        lines = [self.title, terminal_text(self.subtitle)]
+        for section in (self.finding, *(one for one in self.sections if not keys or one.key in keys)):
+            lines += ["", section.title, *section.text(self.document)]
+        return lines
+
+    def files(self, page: str = "report.html", numbers: str = "metrics.json") -> dict[str, bytes | str]:
+        """Files by name: every figure, the numbers and the page."""
+        drawn = {f"{figure.name}.png": figure.png for section in self.sections for figure in section.figures}
+        return {**drawn, numbers: self.json(), page: self.html()}
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    environment.globals["dash"] = DASH
+    script = environment.get_template("sort.js").render()
+    environment.globals["script_hash"] = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+    return environment

@@ -1,78 +1,64 @@
-"""Figures of return and risk: equity, Sharpe ratios, drawdown, costs, overfitting."""
+"""Figures of a report: equity and drawdown; weights, gate and experts over time; training curves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.page.drawing import (
+    AREA_COLOURS,
     BLACK,
     BLUE,
+    GREEN,
+    LIGHT_GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Dates,
     Rendered,
     date_axis,
     legend_of_figure,
-    line_styles,
     percent_axis,
     render,
+    thinned,
     wealth_figure,
 )
-from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.bootstrap import Interval
+from finflow.evaluation.statistics.metrics import Array, drawdown_series
+from finflow.strategies.behaviour import FAMILIES
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+EXPERT_COLOURS = (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE)  # the sixth is a reference's
+OTHER_GREY = "#A6A6A6"
+PHASE_COLOURS = {"offline": PURPLE, "online": BLUE}  # any other phase is green
+COLUMNS = 3  # loss panels in a row
+MOST_POINTS = 600
 
 
 def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
     """Wealth of 1 invested, log scale, the agent against every strategy."""
-    paths = {run.name: run.wealth[1:] for run in (agent, *strategies)}
     return wealth_figure(
         "equity",
         "Equity",
         "Value of 1 invested, after costs. Equal distances are equal percentages; the legend is in the order of the "
         "last value. Online selection, which loses most to costs, is in the tables alone.",
         agent.dates,
-        dict(sorted(paths.items(), key=lambda item: -item[1][-1])),
-        line_styles(list(paths), BASELINE, agent.name),
-    )
-
-
-def sharpe_ratios(
-    values: Mapping[str, float], intervals: Mapping[str, Interval], confidence: float, agent: str
-) -> Rendered:
-    names = sorted(values, key=lambda name: (-np.inf if np.isnan(values[name]) else values[name], name))
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for row, name in enumerate(names):
-            colour = BLUE if name == agent else "#555555"
-            bounds = intervals[name]
-            if bounds.defined:
-                axes.plot([bounds.low, bounds.high], [row, row], color=colour, linewidth=2.4, alpha=0.55)
-            axes.plot([values[name]], [row], "o", color=colour, markersize=6)
-        axes.axvline(0.0, color="#B0B0B0", linewidth=1.0)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(-0.6, len(names) - 0.4)
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel(f"Sharpe ratio in excess of cash, annualised, with {confidence:.0%} interval")
-
-    summary = "; ".join(f"{name} {_value_and_interval(values[name], intervals[name])}" for name in reversed(names))
-    return Rendered(
-        "sharpe",
-        "Sharpe ratios and their uncertainty",
-        "Dots are the window's Sharpe ratios, lines their bootstrap intervals. Lines that overlap widely cannot be "
-        "ranked by their dots; the paired difference at the top of the page is the sharper test.",
-        f"Dots with horizontal lines: Sharpe ratio and {confidence:.0%} interval of each strategy. {summary}.",
-        render(draw, 0.9 + 0.3 * len(names)),
+        {run.name: run.wealth[1:] for run in (agent, *strategies)},
+        agent.name,
     )
 
 
 def drawdown(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
     """Loss from the highest wealth so far: the agent filled, equal weight as a line, the others in grey."""
-    falls = {run.name: metrics.drawdown_series(run.returns) for run in (agent, *strategies)}
+    falls = {run.name: drawdown_series(run.returns) for run in (agent, *strategies)}
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -102,44 +88,203 @@ def drawdown(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
     )
 
 
-def costs_and_turnover(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
-    months, first = np.unique(agent.dates.astype("datetime64[M]"), return_index=True)
-    base = next((run for run in strategies if run.name == BASELINE), None)
+def weights(agent: Backtest) -> Rendered:
+    """Weights held over time: the largest assets, the others together, and cash."""
+    top = _largest_assets(agent)
+    rows = thinned(len(agent.dates), 900)
 
     def draw(figure: Figure) -> None:
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, 1.1])
-        middles = months.astype("datetime64[D]") + np.timedelta64(14, "D")
-        monthly = np.add.reduceat(agent.turnover, first)
-        upper.bar(middles, monthly, width=24, color=BLUE, alpha=0.85, label=agent.name)
-        if base is not None:
-            upper.step(middles, np.add.reduceat(base.turnover, first), where="mid", color=BLACK, lw=1.0, label=BASELINE)
-        upper.set_title("Turnover a month (share of the portfolio replaced)")
-        percent_axis(upper)
-        styles = line_styles([run.name for run in strategies], BASELINE, agent.name)
-        for run in (*strategies, agent):
-            lower.plot(agent.dates, np.cumsum(run.costs), label=run.name, **styles[run.name])
-        lower.set_title("Costs paid so far (share of wealth)")
-        lower.set_ylim(bottom=0.0)
-        percent_axis(lower)
-        date_axis(lower, agent.dates)
-        upper.set_xlim(
-            middles[0] - np.timedelta64(16, "D"), max(middles[-1], agent.dates[-1]) + np.timedelta64(14, "D")
-        )
-        legend_of_figure(figure, lower)
+        axes = figure.subplots()
+        stack_assets(axes, agent.dates[rows], agent.weights[rows], agent.assets, top)
+        axes.set_ylabel("share of wealth")
+        legend_of_figure(figure, axes, 5)
 
-    total = {run.name: float(run.costs.sum()) for run in (agent, *strategies)}
-    summary = ", ".join(f"{name} {value:.2%}" for name, value in sorted(total.items(), key=lambda item: -item[1]))
+    mean = agent.weights.mean(axis=0)
+    summary = ", ".join(f"{agent.assets[column]} {mean[column]:.0%}" for column in top)
     return Rendered(
-        "costs",
-        "Turnover and costs",
-        "Turnover is the half-sum of absolute trades: 100 % replaces the whole portfolio once. The first purchase out "
-        "of cash is in the first month.",
-        f"Two charts: bars of the turnover of each month, and lines of the costs paid so far. Costs in all: {summary}.",
-        render(draw, 5.0),
+        "weights",
+        "Weights over time",
+        "What was held after each trade. Assets beyond the largest are summed as “other”.",
+        f"Stacked areas of the weights of {agent.name}. On average: {summary}, cash {mean[-1]:.0%}.",
+        render(draw, 4.0),
     )
 
 
-def _value_and_interval(value: float, bounds: Interval) -> str:
-    if not np.isfinite(value):
-        return "undefined"
-    return f"{value:.2f} ({bounds.low:.2f} to {bounds.high:.2f})" if bounds.defined else f"{value:.2f}"
+def gate(agent: Backtest, explanation: Mapping[str, Array]) -> Rendered:
+    """Gate weights and trade rate over time."""
+    shares, rate = explanation["gate"], explanation["trade_rate"]
+    names = _expert_names(shares.shape[1])
+    colours = [EXPERT_COLOURS[number % len(EXPERT_COLOURS)] for number in range(len(names))]
+    rows = thinned(len(agent.dates), 900)
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(2, 1, sharex=True, squeeze=False, height_ratios=[3, 1])[:, 0]
+        _stack(panels[0], agent.dates[rows], shares[rows], names, colours)
+        panels[0].set_title("Share of each expert in the portfolio aimed at")
+        panels[1].plot(agent.dates, rate, color="#444444", linewidth=0.9)
+        panels[1].set_ylim(0.0, 1.0)
+        percent_axis(panels[1])
+        panels[1].set_title("Trade rate: how far of the way to the aim each decision moves")
+        date_axis(panels[1], agent.dates)
+        legend_of_figure(figure, panels[0], len(names))
+
+    summary = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, shares.mean(axis=0), strict=True))
+    return Rendered(
+        "gate",
+        "The gate",
+        "The gate reads the market and mixes the portfolios of the experts into the portfolio aimed at.",
+        f"Stacked areas of the gate's shares. On average: {summary}. The trade rate was {float(np.mean(rate)):.0%} on "
+        "average.",
+        render(draw, 4.6),
+    )
+
+
+def experts(agent: Backtest, portfolios: Array) -> Rendered:
+    """The portfolio (steps, experts, K) that each expert names over time."""
+    names = _expert_names(portfolios.shape[1])
+    top = _largest_assets(agent)
+    rows = thinned(len(agent.dates), 300)
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
+        for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
+            stack_assets(axes, agent.dates[rows], portfolios[rows, number], agent.assets, top)
+            axes.set_yticks([0.0, 0.5, 1.0])
+            axes.set_title(name.capitalize())
+        legend_of_figure(figure, panels[0], 5)
+
+    mean = portfolios.mean(axis=0)
+    summary = "; ".join(
+        f"{name} held most in {agent.assets[column]} ({mean[number, column]:.0%} on average)"
+        for number, (name, column) in enumerate(zip(names, mean.argmax(axis=1), strict=True))
+    )
+    return Rendered(
+        "experts",
+        "The experts",
+        "The portfolio that each expert would hold, each reading the market through its own features. Colours as in "
+        "the weights above.",
+        f"Stacked areas, one panel an expert: {summary}.",
+        render(draw, 1.0 + 1.1 * len(names)),
+    )
+
+
+def training(frame: pd.DataFrame) -> Rendered | None:
+    """Draw the validation Sharpe ratio and every loss over the gradient updates; None where the record has neither.
+
+    ``frame`` has rows as training logged them. Every column whose name ends in "loss" gets a panel. An `update` that
+    starts over in a later phase is counted on.
+    """
+    if frame.empty:
+        return None
+    phases = frame["phase"].to_numpy(dtype=np.str_)
+    positions = _positions(frame, phases)
+    drawn = [name for name in map(str, frame.columns) if name.endswith("loss") or name == "validation_sharpe"]
+    curves = {name: values for name in drawn if np.isfinite(values := _numbers(frame[name])).any()}
+    if not curves:
+        return None
+    sharpe = curves.pop("validation_sharpe", np.empty(0))
+    rows = -(-len(curves) // COLUMNS)
+
+    def draw(figure: Figure) -> None:
+        ratios = [1.5] * bool(sharpe.size) + [1.0] * rows
+        grid = figure.add_gridspec(len(ratios), COLUMNS, height_ratios=ratios)
+        if sharpe.size:
+            axes = figure.add_subplot(grid[0, :])
+            _draw_curve(axes, positions, sharpe, phases, marker="o")
+            axes.set_title("Sharpe ratio on the validation window (higher is better)")
+            axes.set_xlabel("gradient updates")
+            if len(np.unique(phases)) > 1:
+                axes.legend(loc="best")
+        for number, (name, values) in enumerate(curves.items()):
+            axes = figure.add_subplot(grid[number // COLUMNS + bool(sharpe.size), number % COLUMNS])
+            _draw_curve(axes, positions, values, phases, marker="")
+            axes.set_title(_readable(name))
+
+    best = ""
+    if sharpe.size:
+        place = int(np.nanargmax(sharpe))
+        best = f"The best validation Sharpe ratio was {sharpe[place]:.2f}, after {positions[place]:,.0f} updates. "
+    return Rendered(
+        "training",
+        "Training curves",
+        "Sharpe ratio on the validation window, and the losses, over the gradient updates: offline from recorded data, "
+        "online from the agent's own trading in the training window.",
+        f"Line charts of the training. {best}Losses: {', '.join(map(_readable, curves))}.",
+        render(draw, 0.3 + 2.4 * bool(sharpe.size) + 1.6 * rows),
+    )
+
+
+def _expert_names(count: int) -> list[str]:
+    """Names of the experts; in a blend the reference has a row of its own after them."""
+    return [*FAMILIES, "reference"][:count]
+
+
+def _largest_assets(agent: Backtest) -> list[int]:
+    """Columns of the risky assets that the agent and its experts held most, as many as there are colours."""
+    score = agent.weights[:, :-1].mean(axis=0)
+    if agent.explanation:
+        score = score + agent.explanation["experts"][:, :, :-1].mean(axis=(0, 1))
+    order = np.argsort(-score, kind="stable")
+    return [int(column) for column in order[: len(AREA_COLOURS)]]
+
+
+def stack_assets(axes: Axes, dates: Dates, held: Array, assets: Sequence[str], top: Sequence[int]) -> None:
+    """Stack weights (steps, K): the top assets each, the others together, cash last."""
+    layers = [held[:, column] for column in top]
+    labels, colours = [assets[column] for column in top], list(AREA_COLOURS[: len(top)])
+    others = [column for column in range(held.shape[1] - 1) if column not in top]
+    if others:
+        layers.append(held[:, others].sum(axis=1))
+        labels.append("other")
+        colours.append(OTHER_GREY)
+    layers.append(held[:, -1])
+    _stack(axes, dates, np.column_stack(layers), [*labels, "cash"], [*colours, LIGHT_GREY])
+
+
+def _stack(axes: Axes, dates: Dates, layers: Array, labels: Sequence[str], colours: Sequence[str]) -> None:
+    axes.stackplot(dates, layers.T, labels=list(labels), colors=list(colours), linewidth=0)
+    date_axis(axes, dates)
+    axes.set_ylim(0.0, 1.0)
+    axes.grid(visible=False)
+    percent_axis(axes)
+
+
+def _draw_curve(axes: Axes, positions: Array, values: Array, phases: NDArray[np.str_], marker: str) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    for phase in dict.fromkeys(phases.tolist()):
+        chosen = np.flatnonzero((phases == phase) & np.isfinite(values))
+        chosen = chosen[thinned(len(chosen), MOST_POINTS)]
+        style: dict[str, Any] = {
+            "color": PHASE_COLOURS.get(phase, GREEN),
+            "marker": marker or ("o" if len(chosen) == 1 else ""),  # a line of one point is not seen
+            "markersize": 3.5,
+            "linewidth": 1.1,
+        }
+        axes.plot(positions[chosen], values[chosen], label=phase, **style)
+    axes.xaxis.set_major_locator(MaxNLocator(8 if marker else 4, integer=True))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}")
+    )
+
+
+def _positions(frame: pd.DataFrame, phases: NDArray[np.str_]) -> Array:
+    """Gradient updates done at each row, counted through all phases."""
+    updates = frame["update"].ffill().fillna(0.0).to_numpy(dtype=np.float64)
+    positions, done = np.empty(len(frame)), 0.0
+    for phase in dict.fromkeys(phases.tolist()):
+        chosen = phases == phase
+        offset = done if updates[chosen][0] < done else 0.0
+        positions[chosen] = updates[chosen] + offset
+        done = float(positions[chosen].max())
+    return positions
+
+
+def _numbers(column: pd.Series) -> Array:
+    """The column as floats; what is no finite number becomes NaN."""
+    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _readable(name: str) -> str:
+    return name.replace("_", " ").replace("/", " ")

@@ -14,12 +14,11 @@ import pandas as pd
 from finflow.config import Config
 from finflow.cores import forked
 from finflow.evaluation.analysis import account, factors, ranking, sweeps
-from finflow.evaluation.analysis.account import as_parquet, holdings, trades
+from finflow.evaluation.analysis.account import holdings, trades
 from finflow.evaluation.backtest import CASH, Backtest, ComparisonContext
 from finflow.evaluation.page.drawing import Rendered, pyplot_restored
-from finflow.evaluation.page.page import Page
-from finflow.evaluation.page.section import Section
-from finflow.evaluation.report import agent_figures, figures
+from finflow.evaluation.page.section import Page, Section
+from finflow.evaluation.report import figures
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, Results, compute_results
 from finflow.evaluation.statistics.backtest_overfitting import overfitting_histogram
@@ -43,50 +42,43 @@ def write_report(folder: Path, data: ReportData) -> Page:
     OutputError
         If a file cannot be written.
     """
-    results = compute_results(data)
-    limits, days, needed = data.notes, len(data.agent.returns), MINIMUM_BLOCKS * data.block_length
+    results, length = compute_results(data), data.resampling.block_length
+    limits, days, needed = data.notes, len(data.agent.returns), MINIMUM_BLOCKS * length
     if days < needed:
-        said = f"intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
+        said = f"intervals need {needed} ({MINIMUM_BLOCKS} blocks of {length})."
         limits = (*limits, f"The window has {days} {bar_name(data.agent.bars_per_year)}s; {said}")
     obstacle = tear_sheet_obstacle(data.agent, data.baseline)
-    files: dict[str, bytes | str] = {"metrics.json": ""}
-    with forked(partial(draw_figures, data, results)) as figures_of_report:
+    files: dict[str, bytes | str] = {}
+    with forked(partial(draw_figures, results)) as figures_of_report:
         if data.baseline is not None and obstacle is None:
             files["tearsheet.html"] = tear_sheet(data.agent, data.baseline)
         else:
             limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
-    drawn = figures_of_report()
-    columns = {run.name: run.returns for run in (data.agent, *data.compared)}
-    if data.patient is not None:  # that the verdict compares with
-        columns[data.patient.name] = data.patient.returns
+    kept = (*data.runs, *([] if data.patient is None else [data.patient]))  # all that the verdict compares
+    columns = {run.name: run.returns for run in kept}
     columns.setdefault(CASH, data.agent.cash_returns)
     table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
-    files["returns.csv"] = table.to_csv(lineterminator="\n")
-    own = [figure for section in data.sections for figure in section.figures]
-    files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)} | dict(data.files)
-    page = build_page(data, results, drawn, limits, list(files))
-    files |= page.files()
-    write_together({folder / name: content for name, content in files.items()})
+    files |= {"returns.csv": table.to_csv(lineterminator="\n"), **data.files}
+    page = build_page(results, figures_of_report(), limits, list(files))
+    write_together({folder / name: content for name, content in (files | page.files()).items()})
     return page
 
 
-def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
+def draw_figures(results: Results) -> list[Rendered]:
     """Draw every figure that the data has something to show for, in the order of the page."""
     # what online selection loses to costs would set the scale of every line; the tables have it
-    agent, others = data.agent, [run for run in data.compared if run.name not in ONLINE]
-    sharpes = {name: summary["sharpe"] for name, summary in results.metrics.items()}
-    bounds = {name: table["sharpe"] for name, table in results.intervals.items()}
-    found = results.evidence.overfitting
+    data, found = results.data, results.overfitting
+    agent, others = data.agent, [run for run in data.strategies if run.name not in ONLINE]
+    explained, why = [], agent.explanation
+    if why is not None and why["gate"].shape[1] > 1:
+        explained = [figures.gate(agent, why), figures.experts(agent, why["experts"])]
     drawn = [
         figures.equity(agent, others),
-        figures.sharpe_ratios(sharpes, bounds, data.confidence, agent.name),
         figures.drawdown(agent, others),
-        figures.costs_and_turnover(agent, others),
-        agent_figures.weights(agent),
-        agent_figures.gate(agent),
-        agent_figures.experts(agent),
-        None if found is None else overfitting_histogram(found, len(results.evidence.tracks)),
-        agent_figures.training(data.training),
+        figures.weights(agent),
+        *explained,
+        None if found is None else overfitting_histogram(found, len(results.metrics)),
+        figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
 
@@ -124,7 +116,8 @@ def tables_of(context: ComparisonContext, names: Sequence[str]) -> dict[str, byt
         tables = [make(context.process, context.window, run) for run in runs]
         for table, run in zip(tables, runs, strict=True):
             table.insert(0, "strategy", run.name)
-        files[f"{file}.parquet"] = as_parquet(pd.concat(tables, ignore_index=True))
+        together = pd.concat(tables, ignore_index=True)
+        files[f"{file}.parquet"] = together.to_parquet(engine="pyarrow", compression="zstd", index=False)
     return files
 
 

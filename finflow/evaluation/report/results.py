@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
 
-import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
+from finflow.errors import EvidenceError
 from finflow.evaluation.analysis.attribution import Explanation
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE, Backtest
-from finflow.evaluation.page.page_numbers import Bounds, Number, Share, about, plain, schema_of
+from finflow.evaluation.page.page_numbers import Bounds, Number, Share, about, schema_of
 from finflow.evaluation.page.section import Section
-from finflow.evaluation.statistics import bootstrap as significance, metrics
-from finflow.evaluation.statistics.bootstrap import Interval, Resampling, SharpeDifference
-from finflow.evaluation.statistics.metrics import Metrics
-from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.report_statistics import (
-    SignificanceResults,
-    evidence_table,
-    gather_evidence,
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting, cscv_of
+from finflow.evaluation.statistics.bootstrap import (
+    CONFIDENCE,
+    Interval,
+    Resampling,
+    SharpeDifference,
+    draw_days,
+    interval,
+    resample,
+    sharpe_difference,
 )
-from finflow.evaluation.statistics.verdict import Verdict
+from finflow.evaluation.statistics.metrics import Metrics, summarise
+from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import SIZE, UNKNOWN, TrackRecord, superior_strategies, track_of
+from finflow.evaluation.statistics.verdict import Verdict, judge
 
 Figures = dict[str, Any]
 
@@ -88,16 +94,13 @@ class ReportData:
     agent
         The strategy that is judged: a trained agent, or any other.
     strategies, experts
-        Strategies that it is compared with, over the same days (one with the agent's own name is left out), and its
-        experts, each deciding alone.
-    block_length
-        In days.
+        Strategies that it is compared with, over the same days, and its experts, each deciding alone.
     training
-        Rows that training logged; may be empty. See `agent_figures.training` for the columns that are drawn.
+        Rows that training logged; may be empty. See `figures.training` for the columns that are drawn.
     facts, notes
         Provenance and settings to print, in this order, and limits of the data, a sentence each.
     tries
-        Tries on the panel so far; None where they are not counted, as in tests.
+        Tries on the panel so far.
     patient
         Equal weight rebalanced once a month, over the same days, for the verdict.
     unjudged
@@ -110,10 +113,7 @@ class ReportData:
     title: str
     agent: Backtest
     strategies: tuple[Backtest, ...]
-    bootstrap_samples: int
-    confidence: float
-    block_length: int
-    seed: int
+    resampling: Resampling
     cvar_alpha: float
     training: pd.DataFrame
     facts: Mapping[str, object]
@@ -122,114 +122,117 @@ class ReportData:
     experts: tuple[Backtest, ...] = ()
     sections: tuple[Section, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
-    tries: Tries | None = None
+    tries: Tries = field(default_factory=Tries)
     patient: Backtest | None = None
     unjudged: str = ""
     events: tuple[Mapping[str, object], ...] | None = None
 
     def __post_init__(self) -> None:
-        if len(self.agent.returns) == 0:
-            raise ValueError(f"the backtest of {self.agent.name} holds no returns")
-        names = [run.name for run in self.strategies]
-        if len(set(names)) < len(names):
-            raise ValueError(f"two strategies share a name: {', '.join(sorted(names))}")
-        for run in (*self.strategies, *([self.patient] if self.patient else [])):
-            if not np.array_equal(run.dates, self.agent.dates):
-                raise ValueError(f"{run.name} covers other days than {self.agent.name}")
+        if len(set(self.names)) < len(self.runs):
+            raise ValueError(f"two strategies share a name: {', '.join(sorted(self.names))}")
+
+    @property
+    def runs(self) -> tuple[Backtest, ...]:
+        """The judged strategy and the others, in the order of the tables."""
+        return (self.agent, *self.strategies)
 
     @property
     def names(self) -> list[str]:
-        """Names of the judged strategy and of the others, in the order of the tables."""
-        return [run.name for run in (self.agent, *self.compared)]
-
-    @property
-    def compared(self) -> tuple[Backtest, ...]:
-        return tuple(run for run in self.strategies if run.name != self.agent.name)
+        return [run.name for run in self.runs]
 
     @property
     def baseline(self) -> Backtest | None:
         """Equal weight, unless it is missing or is itself the one that is judged."""
-        return next((run for run in self.compared if run.name == BASELINE), None)
+        return next((run for run in self.strategies if run.name == BASELINE), None)
 
 
 @dataclass(frozen=True)
 class Results:
-    """The numbers of a report.
+    """The data of a report, and its numbers; None for what could not be computed.
 
     Attributes
     ----------
     metrics, experts
-        By strategy, the agent first, and by expert that decides alone: `metrics.summarise`.
+        By strategy, the agent first, and by expert that decides alone: `summarise`.
     intervals
         By strategy and metric.
     difference
         Sharpe ratio of the agent less that of equal weight; None without a comparison.
+    tracks
+        By strategy, of its returns in excess of cash.
+    superior
+        Strategies that StepM finds better than equal weight.
+    overfitting
+        Of choosing the best of all of them by Sharpe ratio.
     """
 
+    data: ReportData
     metrics: dict[str, dict[str, float]]
+    experts: dict[str, dict[str, float]]
     intervals: dict[str, dict[str, Interval]]
     difference: SharpeDifference | None
-    evidence: SignificanceResults
-    experts: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def finding(self) -> str:
-        """`ahead`, `behind`, `not shown`, or `not compared`."""
-        return "not compared" if self.difference is None else self.difference.finding
+    verdict: Verdict | None
+    tracks: dict[str, TrackRecord]
+    superior: tuple[str, ...] | None
+    overfitting: Overfitting | None
 
 
 def compute_results(data: ReportData) -> Results:
     """Compute every number of a report; the same data and seed give the same numbers."""
-    runs = (data.agent, *data.compared)
-    resampling = Resampling(data.bootstrap_samples, data.block_length, data.seed)
-    draws = significance.draw_days(len(data.agent.returns), resampling)
-    resampled = {run.name: significance.resample(run, draws, data.cvar_alpha) for run in runs}
+    agent, baseline, alpha, resampling = data.agent, data.baseline, data.cvar_alpha, data.resampling
+    draws = draw_days(len(agent.returns), resampling)
     intervals = {
-        name: {metric: significance.interval(values, data.confidence) for metric, values in table.items()}
-        for name, table in resampled.items()
+        run.name: {metric: interval(values) for metric, values in resample(run, draws, alpha).items()}
+        for run in data.runs
     }
-    difference = None
-    if data.baseline is not None:
-        difference = significance.sharpe_difference(
-            data.agent,
-            data.baseline,
-            resampled[data.agent.name]["sharpe"],
-            resampled[BASELINE]["sharpe"],
-            data.confidence,
-        )
-    summaries = {run.name: metrics.summarise(run, data.cvar_alpha) for run in runs}
-    experts = {run.name: metrics.summarise(run, data.cvar_alpha) for run in data.experts}
-    sharpes = {name: table["sharpe"] for name, table in resampled.items()}
-    if data.patient is not None:
-        sharpes[data.patient.name] = significance.resample(data.patient, draws, data.cvar_alpha)["sharpe"]
-    evidence = gather_evidence(
-        data.agent,
-        data.compared,
-        None if data.unjudged else data.baseline,
-        sharpes,
-        data.tries or Tries(),
-        resampling,
-        data.patient,
-        draws,
+    difference = verdict = superior = None
+    if baseline is not None:
+        difference = sharpe_difference(agent, baseline, draws)
+        if not data.unjudged:
+            rivals = [run.returns for run in (baseline, data.patient) if run is not None]
+            verdict = judge(
+                agent.returns,
+                rivals,
+                agent.cash_returns,
+                data.tries,
+                resampling,
+                draws,
+                bars_per_year=agent.bars_per_year,
+            )
+            others = {run.name: run.returns for run in data.runs if run is not baseline}
+            with suppress(EvidenceError):
+                superior = superior_strategies(baseline.returns, others, resampling)
+    return Results(
+        data=data,
+        metrics={run.name: summarise(run, alpha) for run in data.runs},
+        experts={run.name: summarise(run, alpha) for run in data.experts},
+        intervals=intervals,
+        difference=difference,
+        verdict=verdict,
+        tracks={run.name: _track(run) for run in data.runs},
+        superior=superior,
+        overfitting=cscv_of(data.runs),
     )
-    return Results(summaries, intervals, difference, evidence, experts)
 
 
-def contents(data: ReportData, results: Results) -> dict[str, object]:
+def _track(run: Backtest) -> TrackRecord:
+    try:
+        return track_of(run.returns - run.cash_returns)
+    except EvidenceError:
+        return UNKNOWN
+
+
+def contents(results: Results) -> dict[str, Any]:
     """Content of `metrics.json` but for the sections: None for what is undefined; no times of day and no paths."""
-    difference = results.difference
-    content: dict[str, object] = {
+    data, difference = results.data, results.difference
+    overfitting, superior = results.overfitting, results.superior
+    return {
         "agent": data.agent.name,
-        "bootstrap": {
-            "block_length": data.block_length,
-            "confidence": data.confidence,
-            "samples": data.bootstrap_samples,
-            "seed": data.seed,
-        },
+        "bootstrap": {"confidence": CONFIDENCE, **vars(data.resampling)},
         "cvar_alpha": data.cvar_alpha,
         "experts": results.experts,
         "against_equal_weight": {
-            "finding": results.finding,
+            "finding": "not compared" if difference is None else difference.finding,
             "sharpe_difference": None if difference is None else difference.value,
             "interval": None if difference is None else difference.interval.bounds,
             "share_ahead": None if difference is None else difference.share_ahead,
@@ -237,7 +240,8 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
         "strategies": {
             name: {
                 **summary,
-                **results.evidence.tracks[name],
+                "psr": results.tracks[name].psr(),
+                "minimum_track_record": results.tracks[name].minimum_length(),
                 "intervals": {key: bounds.bounds for key, bounds in results.intervals[name].items()},
             }
             for name, summary in results.metrics.items()
@@ -247,10 +251,10 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
             "end": str(data.agent.dates[-1]),
             "days": len(data.agent.dates),
         },
-        **evidence_table(results.evidence),
+        "verdict": results.verdict,
+        "stepm": None if superior is None else {"size": SIZE, "superior": list(superior)},
+        "overfitting": None if overfitting is None else overfitting.numbers(list(results.metrics)),
     }
-    made: dict[str, object] = plain(content)
-    return made
 
 
 def json_schema() -> dict[str, Any]:

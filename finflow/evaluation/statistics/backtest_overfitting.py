@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.drawing import BLUE, VERMILION, Rendered, render
-from finflow.evaluation.page.section import Cell, Row, Section, Sentence, Table
-from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.bootstrap import Interval, Resampling, draw_days
+from finflow.evaluation.page.page_numbers import THIN
+from finflow.evaluation.page.section import Cell, Section, Sentence
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling
+from finflow.evaluation.statistics.metrics import Array, sharpe
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import check_returns
-from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
+from finflow.evaluation.statistics.verdict import Verdict, judge
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 BLOCKS = 16  # as the paper recommends: 12 870 choices
 FEWEST_DAYS = 4  # in a block
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,17 @@ class Overfitting:
     def loss(self) -> float:
         """Share of the choices whose strategy has a negative Sharpe ratio out of sample."""
         return float(np.mean(self.outside < 0.0))
+
+    def numbers(self, among: Sequence[str]) -> dict[str, Any]:
+        """Numbers for `metrics.json`; ``among`` names the strategies that were chosen among."""
+        return {
+            "pbo": self.pbo,
+            "probability_of_loss": self.loss,
+            "blocks": self.blocks,
+            "choices": len(self.logits),
+            "days": self.days,
+            "among": list(among),
+        }
 
 
 def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
@@ -121,20 +131,22 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     )
 
 
-def logit_histogram(found: Overfitting) -> tuple[Array, Array]:
-    """Shares of the choices by logit: edges (n + 1,) and shares (n,), zero an edge."""
-    bound = max(1, math.ceil(float(np.abs(found.logits).max())))
-    edges = np.linspace(-bound, bound, 8 * bound + 1)
-    # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
-    counts, _ = np.histogram(-found.logits, edges)
-    return edges, counts[::-1] / len(found.logits)
+def cscv_of(runs: Sequence[Backtest]) -> Overfitting | None:
+    """CSCV of choosing the best of these by Sharpe ratio; None where it cannot be made."""
+    try:
+        return overfitting(np.column_stack([run.returns - run.cash_returns for run in runs]))
+    except EvidenceError:
+        return None
 
 
 def overfitting_histogram(
     found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting", over: str = "the window"
 ) -> Rendered:
     """Histogram of the logits of CSCV among so many candidates, called ``what``, over days cut into halves."""
-    edges, shares = logit_histogram(found)
+    bound = max(1, math.ceil(float(np.abs(found.logits).max())))
+    edges = np.linspace(-bound, bound, 8 * bound + 1)
+    # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
+    shares = np.histogram(-found.logits, edges)[0][::-1] / len(found.logits)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -156,18 +168,6 @@ def overfitting_histogram(
         f"{found.pbo:.1%} of the cuts lie at or below zero, the middle of them.",
         render(draw, 3.2),
     )
-
-
-def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, Any]:
-    """Numbers for `metrics.json`; ``among`` names the strategies that were chosen among."""
-    return {
-        "pbo": found.pbo,
-        "probability_of_loss": found.loss,
-        "blocks": found.blocks,
-        "choices": len(found.logits),
-        "days": found.days,
-        "among": list(among),
-    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,27 +194,23 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
     SPA looks at all of them together, and DSR deflates by all that was tried: ``counted``, for all of them together and
     on file for the panel's test window, if more than there are choices.
     """
-    sharpes = {name: float(metrics.sharpe(one.returns, one.cash)) for name, one in choices.items()}
+    sharpes = {name: float(sharpe(one.returns, one.cash)) for name, one in choices.items()}
     best = max(sharpes, key=lambda name: (np.nan_to_num(sharpes[name], nan=-np.inf), name))
     chosen = choices[best]
     others = {name: one for name, one in choices.items() if name != best}
     tries = Tries(
         configurations=len(choices),
         others=max(counted - len(choices), 0),
-        sharpes=tuple(_active_sharpe(one) for one in others.values()),
+        sharpes=tuple(float(np.nan_to_num(sharpe(one.returns, one.baseline, 1))) for one in others.values()),
     )
-    draws = draw_days(len(chosen.returns), resampling)
-    own, equal, patient = (
-        metrics.sharpe(returns[draws], chosen.cash[draws], chosen.bars_per_year)
-        for returns in (chosen.returns, chosen.baseline, chosen.patient)
-    )
-    verdict = reach_verdict(
+    verdict = judge(
         chosen.returns,
-        (VerdictReference(chosen.baseline, own - equal), VerdictReference(chosen.patient, own - patient)),
+        (chosen.baseline, chosen.patient),
+        chosen.cash,
         tries,
         resampling,
-        {name: one.returns for name, one in others.items()},
-        chosen.bars_per_year,
+        candidates={name: one.returns for name, one in others.items()},
+        bars_per_year=chosen.bars_per_year,
     )
     return Best(best, verdict)
 
@@ -233,14 +229,14 @@ def choice_section(
     """
     words: list[Sentence] = []
     numbers: dict[str, object] = {"overfitting": None, "best": None}
-    figures, tables = [], []
+    figures = []
     try:
         found = overfitting(excess)
     except EvidenceError as error:
         words.append(f"The probability of backtest overfitting cannot be computed: {error}.")
     else:
-        words.append(_overfitted(len(names), days, what))
-        numbers["overfitting"] = overfitting_numbers(found, names)
+        words.append(overfitting_sentence(len(names), what, days))
+        numbers["overfitting"] = found.numbers(names)
         figures.append(overfitting_histogram(found, len(names), what, "choice-logits"))
     if best is not None:
         name, verdict = best
@@ -253,41 +249,26 @@ def choice_section(
             "spa_p": None if verdict.spa is None else verdict.spa.p_consistent,
             "sharpe_difference_interval": Interval(*(verdict.sharpe_difference_interval or (math.nan, math.nan))),
         }
-        rows = (
-            Row("Tries", (Cell(("best", "tries"), decimals=0),)),
-            Row("PSR of the return over equal weight", (Cell(("best", "psr"), decimals=3),)),
-            Row("DSR, deflated for the tries", (Cell(("best", "dsr"), decimals=3),)),
-            Row("SPA of all of them together, p", (Cell(("best", "spa_p"), decimals=3),)),
-        )
-        tables.append(Table(f"{name}, as the best of several", ("Test", "Value"), rows))
         words.append(
             f"The best of them by Sharpe ratio is {name}. Judged as the best of several, it beats equal weight: "
             f"{verdict.beats_equal_weight}. This verdict accounts for the choice; that of its own report does not."
         )
         words += map(str, verdict.reasons)
-    return Section("choice", "Choosing the best of them", numbers, tuple(tables), tuple(figures), tuple(words))
+    return Section("choice", "Choosing the best of them", numbers, figures=tuple(figures), words=tuple(words))
 
 
-def _overfitted(count: int, days: str, what: str) -> Sentence:
+def overfitting_sentence(among: int, what: str, days: str) -> Sentence:
+    """Sentence on `Overfitting.numbers` at the key ``overfitting``: of a choice among so many, called ``what``."""
     return (
-        f"Choosing the best of these {count} {what} by its Sharpe ratio in one half of {days} "
-        "ranks it at or below the median in the other half in ",
+        f"The best of these {among} {what} by its Sharpe ratio in one half of {days} ranked at or below the median in "
+        "the other half in ",
         Cell(("overfitting", "pbo"), "%", 1),
         " of ",
         Cell(("overfitting", "choices"), ",", 0),
         " cuts into halves (probability of backtest overfitting, CSCV with ",
-        Cell(("overfitting", "blocks"), "", 0),
-        " blocks), and loses money there in ",
-        Cell(("overfitting", "probability_of_loss"), "%", 1),
-        f". A choice without skill comes near 50 %; among few {what} the figure is coarse.",
+        Cell(("overfitting", "blocks"), decimals=0),
+        f" blocks); a choice without skill comes near 50{THIN}%, and among few {what} the figure is coarse.",
     )
-
-
-def _active_sharpe(one: DailyReturns) -> float:
-    """Sharpe ratio of the return over equal weight, a bar; 0 where that does not vary."""
-    active = one.returns - one.baseline
-    deviation = float(active.std(ddof=1))
-    return float(active.mean()) / deviation if deviation > 1e-12 else 0.0
 
 
 def _sharpe(sums: Array, squares: Array, centre: Array, count: int) -> Array:

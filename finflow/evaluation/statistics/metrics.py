@@ -134,18 +134,14 @@ def calmar(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
     No unit. NaN where wealth never fell.
     Source: Young, Calmar Ratio: A Smoother Tool, Futures 20 (1991); he takes the last three years, we the window.
     """
-    return calmar_of(annual_return(returns, bars_per_year), max_drawdown(returns))
-
-
-def calmar_of(annual: ArrayLike, deepest: ArrayLike) -> Array:
-    """`calmar` from its two parts, where both are at hand."""
+    annual, deepest = annual_return(returns, bars_per_year), max_drawdown(returns)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.less(deepest, 0.0), np.divide(annual, np.abs(deepest)), np.nan)
 
 
 @_metric
 def cvar(returns: Array, alpha: float = 0.05) -> Array:
-    """Conditional value at risk: the mean of the worst `alpha` share of daily returns.
+    """Conditional value at risk: the mean of the worst `alpha` share, in (0, 1], of daily returns.
 
     With k = alpha * n and the returns in ascending order: (sum of the first floor(k) + (k - floor(k)) * the next) / k,
     so that the result moves smoothly with alpha; where k is under 1, the worst day. A return, so a loss is negative,
@@ -153,8 +149,6 @@ def cvar(returns: Array, alpha: float = 0.05) -> Array:
     Source: Rockafellar and Uryasev, Conditional Value-at-Risk for General Loss Distributions, Journal of Banking &
     Finance 26 (2002), proposition 8.
     """
-    if not 0.0 < alpha <= 1.0:
-        raise ValueError(f"alpha must be in (0, 1], got {alpha}")
     steps = returns.shape[-1]
     share = alpha * steps
     whole = min(int(share), steps - 1)
@@ -201,15 +195,13 @@ def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] |
     chosen: Any = slice(None) if days is None else days
     returns, cash = backtest.returns[chosen], backtest.cash_returns[chosen]
     year = backtest.bars_per_year
-    annual, deepest = annual_return(returns, year), max_drawdown(returns)
-    ratio = calmar_of(annual, deepest)
     return {
-        "annual_return": annual,
+        "annual_return": annual_return(returns, year),
         "annual_volatility": annual_volatility(returns, year),
         "sharpe": sharpe(returns, cash, year),
         "sortino": sortino(returns, cash, year),
-        "calmar": ratio if ratio.ndim else float(ratio),
-        "max_drawdown": deepest,
+        "calmar": calmar(returns, year),
+        "max_drawdown": max_drawdown(returns),
         "cvar": cvar(returns, alpha),
         "annual_turnover": annual_turnover(backtest.turnover[chosen], year),
         "annual_cost": annual_cost(backtest.costs[chosen], year),

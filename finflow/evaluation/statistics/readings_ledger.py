@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from finflow.errors import EvidenceError
-from finflow.json_text import parse_json
 from finflow.line_file import append_line
 
 FILE = "readings.jsonl"
@@ -54,6 +54,9 @@ class Reading:
     active_sharpe: float | None
     run: str
     date: str
+
+
+_READING = TypeAdapter(Reading)
 
 
 @dataclass(frozen=True)
@@ -106,15 +109,15 @@ def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
         raise EvidenceError(f"the ledger of test readings {path} cannot be read: {error}; repair or move it") from error
     found = []
     for number, line in enumerate(text.split("\n"), start=1):
-        reading = _parsed(line)
-        if reading is not None and reading.panel == panel:
-            found.append(reading)
-        elif reading is None and line.strip() and (not line.startswith("{") or line.endswith("}")):
-            raise EvidenceError(
-                f"line {number} of the ledger of test readings {path} is damaged; repair it, or move the file away and "
-                "begin another (the count of earlier readings is lost then)"
-            )
-    return tuple(found)
+        try:
+            found.append(_READING.validate_json(line))
+        except ValueError as error:
+            if line.strip() and (not line.startswith("{") or line.endswith("}")):
+                raise EvidenceError(
+                    f"line {number} of the ledger of test readings {path} is damaged; repair it, or move the file away "
+                    "and begin another (the count of earlier readings is lost then)"
+                ) from error
+    return tuple(reading for reading in found if reading.panel == panel)
 
 
 def tries_of(readings: Sequence[Reading], judged: str, configurations: int) -> Tries:
@@ -131,12 +134,3 @@ def tries_of(readings: Sequence[Reading], judged: str, configurations: int) -> T
 def record(path: Path, reading: Reading) -> None:
     """Add a reading to the ledger; raises OutputError if the file cannot be written."""
     append_line(path, json.dumps(asdict(reading), sort_keys=True, allow_nan=False, ensure_ascii=False))
-
-
-def _parsed(line: str) -> Reading | None:
-    try:
-        content = parse_json(line)
-        content["compared"], content["window"] = tuple(content["compared"]), tuple(content["window"])
-        return Reading(**content)
-    except (ValueError, TypeError, KeyError):
-        return None

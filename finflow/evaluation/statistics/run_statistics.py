@@ -8,25 +8,25 @@ runs within each task (a market or a window), because it is runs that chance dec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.page.drawing import TIMES
-from finflow.evaluation.page.section import Cell, Row, Table
-from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.bootstrap import Interval, interval
+from finflow.evaluation.page.page_numbers import Drawdown, Number, Return, Sharpe, Shown, Turnover, about
+from finflow.evaluation.page.section import Row, Table, columns_of
+from finflow.evaluation.statistics.bootstrap import NOWHERE, Interval, interval
+from finflow.evaluation.statistics.metrics import Array, sharpe_of, summarise
 
 FEWEST = 2  # runs: one says nothing of how much runs vary
 SAMPLES = 2000
 QUANTILES = ("low", "lower_quartile", "median", "upper_quartile", "high")
-
-Array = NDArray[np.float64]
+DIFFERENCE = "sharpe_difference"
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,23 @@ class Estimate:
     """A number with its bootstrap interval over the runs."""
 
     value: float
-    interval: Interval
+    interval: Interval = NOWHERE
+
+    def numbers(self, *keys: str) -> dict[str, float]:
+        """The number and both ends of its interval, under three keys."""
+        return dict(zip(keys, (self.value, self.interval.low, self.interval.high), strict=True))
 
 
-Spread = dict[str, float]
-"""Distribution of a metric over windows, paths or agents; the interval is of the mean of the middle half."""
+class RunFigures(TypedDict):
+    """Figures of one of several runs."""
+
+    sharpe: Sharpe
+    max_drawdown: Drawdown
+    annual_turnover: Turnover
+    annual_return: Return
+    sharpe_difference: Annotated[
+        Number, about("Sharpe ratio less that of equal weight."), Shown("Sharpe over equal weight", plus=True)
+    ]
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
@@ -46,7 +58,7 @@ def interquartile_mean(scores: ArrayLike) -> float:
 
     Of all runs and tasks together, as in rliable. Robust as the median, but with less of its noise.
     """
-    return float(scipy.stats.trim_mean(_table(scores, "the runs", fewest=1), 0.25, axis=None))
+    return float(scipy.stats.trim_mean(_table(scores, "the runs"), 0.25, axis=None))
 
 
 def probability_of_improvement(first: ArrayLike, second: ArrayLike) -> float:
@@ -60,11 +72,10 @@ def probability_of_improvement(first: ArrayLike, second: ArrayLike) -> float:
     first, second : (runs,) or (runs, tasks)
         Scores; the numbers of runs may differ, the tasks may not.
     """
-    one, two = _pair(first, second, fewest=1)
-    return float(_improvement(one[None], two[None])[0])
+    return float(_improvement(_table(first, "the first")[None], _table(second, "the second")[None])[0])
 
 
-def interquartile_estimate(scores: ArrayLike, seed: int, confidence: float = 0.95, name: str = "the runs") -> Estimate:
+def interquartile_estimate(scores: ArrayLike, seed: int, name: str = "the runs") -> Estimate:
     """Interquartile mean with the interval of a bootstrap over runs, stratified by task.
 
     Raises
@@ -75,35 +86,30 @@ def interquartile_estimate(scores: ArrayLike, seed: int, confidence: float = 0.9
     table = _table(scores, name, FEWEST)
     drawn = _resample(table, np.random.default_rng(seed))
     values = scipy.stats.trim_mean(drawn.reshape(SAMPLES, -1), 0.25, axis=1)
-    return Estimate(interquartile_mean(table), interval(np.asarray(values), confidence))
+    return Estimate(interquartile_mean(table), interval(np.asarray(values)))
 
 
-def improvement_estimate(first: ArrayLike, second: ArrayLike, seed: int, confidence: float = 0.95) -> Estimate:
+def improvement_estimate(first: ArrayLike, second: ArrayLike, seed: int) -> Estimate:
     """Probability of improvement with the interval of a bootstrap over the runs of both, stratified by task.
 
-    Raises
-    ------
-    EvidenceError
-        If either has only one run, or a score is missing.
+    One run of either has no interval; raises EvidenceError if a score is missing.
     """
-    one, two = _pair(first, second, FEWEST)
-    generator = np.random.default_rng(seed)
-    values = _improvement(_resample(one, generator), _resample(two, generator))
-    return Estimate(probability_of_improvement(one, two), interval(values, confidence))
+    one, two = _table(first, "the first"), _table(second, "the second")
+    value, generator = probability_of_improvement(one, two), np.random.default_rng(seed)
+    if min(len(one), len(two)) < FEWEST:
+        return Estimate(value)
+    return Estimate(value, interval(_improvement(_resample(one, generator), _resample(two, generator))))
 
 
-def path_distribution(values: ArrayLike, seed: int, confidence: float = 0.95, name: str = "paths") -> Spread:
+def path_distribution(values: ArrayLike, seed: int, name: str = "paths") -> dict[str, float]:
     """The distribution of a metric over the paths of a protocol; raises EvidenceError as the estimates do.
 
     The interval is of the interquartile mean; paths that share days are less uncertain than it takes them to be.
     """
     table = _table(values, name, FEWEST)
-    centre = interquartile_estimate(table, seed, confidence, name=name)
     return {
         "count": table.size,
-        "interquartile_mean": centre.value,
-        "interval_low": centre.interval.low,
-        "interval_high": centre.interval.high,
+        **interquartile_estimate(table, seed, name).numbers("interquartile_mean", "interval_low", "interval_high"),
         **dict(zip(QUANTILES, np.quantile(table, [0.0, 0.25, 0.5, 0.75, 1.0]).tolist(), strict=True)),
         "share_positive": float(np.mean(table > 0.0)),
     }
@@ -111,6 +117,8 @@ def path_distribution(values: ArrayLike, seed: int, confidence: float = 0.95, na
 
 def _improvement(one: Array, two: Array) -> Array:
     """Probability of improvement (samples,) from (samples, runs, tasks) of both."""
+    if one.shape[2] != two.shape[2]:
+        raise ValueError(f"{one.shape[2]} tasks cannot be compared with {two.shape[2]}")
     ahead = one[:, :, None, :] > two[:, None, :, :]
     level = one[:, :, None, :] == two[:, None, :, :]
     return np.asarray((ahead + 0.5 * level).mean(axis=(1, 2, 3)))
@@ -123,18 +131,9 @@ def _resample(table: Array, generator: np.random.Generator) -> Array:
     return np.asarray(table[drawn, np.arange(tasks)])
 
 
-def _pair(first: ArrayLike, second: ArrayLike, fewest: int) -> tuple[Array, Array]:
-    one, two = _table(first, "the first", fewest), _table(second, "the second", fewest)
-    if one.shape[1] != two.shape[1]:
-        raise ValueError(f"{one.shape[1]} tasks cannot be compared with {two.shape[1]}")
-    return one, two
-
-
-def _table(scores: ArrayLike, name: str, fewest: int) -> Array:
+def _table(scores: ArrayLike, name: str, fewest: int = 1) -> Array:
     table = np.asarray(scores, dtype=np.float64)
     table = table[:, None] if table.ndim == 1 else table
-    if table.ndim != 2 or table.size == 0:
-        raise ValueError(f"expected scores of shape (runs,) or (runs, tasks), got {np.shape(scores)}")
     if len(table) < fewest:
         raise EvidenceError(f"an interval over seeds needs {fewest} runs or more, and {name} has {len(table)}")
     missing = int(np.count_nonzero(~np.isfinite(table)))
@@ -143,62 +142,45 @@ def _table(scores: ArrayLike, name: str, fewest: int) -> Array:
     return table
 
 
-DIFFERENCE = "sharpe_difference"
-#: Metric -> heading, unit and decimals.
-_SHOWN = {
-    "sharpe": ("Sharpe", "", 2),
-    "max_drawdown": ("Max drawdown", "%", 1),
-    "annual_turnover": ("Turnover a year", TIMES, 1),
-    "annual_return": ("Return a year", "%", 1),
-    DIFFERENCE: ("Sharpe over equal weight", "", 2),
-}
-
-
 def figures_of(run: Backtest, baseline: Backtest) -> dict[str, Any]:
-    """A run's metrics, and its Sharpe ratio less that of equal weight on the same days."""
-    summary = metrics.summarise(run)
-    difference = summary["sharpe"] - metrics.sharpe_of(baseline)
-    return {**{name: summary[name] for name in _SHOWN if name != DIFFERENCE}, DIFFERENCE: difference}
+    """`RunFigures` of a run; ``baseline`` is equal weight on the same days."""
+    summary = summarise(run)
+    summary[DIFFERENCE] = summary["sharpe"] - sharpe_of(baseline)
+    return {name: summary[name] for name in RunFigures.__annotations__}
 
 
 def distribution(
     rows: Mapping[str, Mapping[str, Any]], seed: int, name: str, words: list[str], alone: str
-) -> dict[str, Spread]:
+) -> dict[str, dict[str, float]]:
     """The spread of every metric over ``rows``, by name as `figures_of` has them.
 
     Empty where there is none; ``words`` gets the reason, ``alone`` where there is one row.
     """
-    spread: dict[str, Spread] = {}
-    if len(rows) < 2:
+    spread: dict[str, dict[str, float]] = {}
+    if len(rows) < FEWEST:
         words.append(alone)
         return spread
-    for key in _SHOWN:
+    for key in RunFigures.__annotations__:
         try:
-            spread[key] = path_distribution([row[key] for row in rows.values()], seed, name=name)
+            spread[key] = path_distribution([row[key] for row in rows.values()], seed, name)
         except EvidenceError as error:
             reason = f"{str(error)[:1].upper()}{str(error)[1:]}."
             words += [reason] if reason not in words else []
     return spread
 
 
-def figure_columns(*path: str) -> list[tuple[str, Cell]]:
-    """Columns of a table of the figures at a path with `ROW` in it."""
-    return [
-        (heading, Cell((*path, key), unit, decimals, plus=key == DIFFERENCE))
-        for key, (heading, unit, decimals) in _SHOWN.items()
-    ]
-
-
-def spread_table(numbers: Mapping[str, object], places: Sequence[str], caption: str) -> Table:
+def spread_table(numbers: Mapping[str, Any], places: Sequence[str], caption: str) -> Table:
     """The spreads at some places of the numbers, each from `distribution`."""
     keys = ("interquartile_mean", "interval_low", "interval_high", *QUANTILES)
-    rows = []
-    for over in places:
-        spread = numbers[over]
-        for key in spread if isinstance(spread, Mapping) else ():
-            heading, unit, decimals = _SHOWN[key]
-            cells = tuple(Cell((over, key, one), unit, decimals) for one in keys)
-            rows.append(Row(f"{heading}, {over.replace('_', ' ')}", cells))
+    rows = [
+        Row(
+            f"{heading}, {over.replace('_', ' ')}",
+            tuple(replace(cell, path=(over, *cell.path, key), plus=False) for key in keys),
+        )
+        for over in places
+        for heading, cell in columns_of(RunFigures)
+        if cell.path[-1] in numbers[over]
+    ]
     heads = (
         *("metric", "interquartile mean", "from", "to"),
         *("lowest", "lower quartile", "median", "upper quartile", "highest"),

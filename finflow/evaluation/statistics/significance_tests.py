@@ -34,6 +34,7 @@ from finflow.evaluation.page.page_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS, Resampling
 from finflow.evaluation.statistics.metrics import FLAT, Array
 
+SIZE = 0.05
 FEWEST = 4  # returns: the fewest that have a kurtosis without bias
 
 
@@ -78,6 +79,9 @@ class TrackRecord:
         return self.psr(expected_maximum(tries, variance))
 
 
+UNKNOWN = TrackRecord(math.nan, 2, math.nan, math.nan)
+
+
 def track_of(returns: Array, name: str = "the strategy") -> TrackRecord:
     """The track record of a series of returns (days,) in excess of cash, or of another strategy.
 
@@ -117,8 +121,6 @@ def expected_maximum(tries: int, variance: float) -> float:
     ratios and gamma the Euler-Mascheroni constant. 0 for a single try: nothing was chosen, and DSR is PSR. Tries that
     resemble each other count as fewer, so to count all is the careful side.
     """
-    if tries < 1:
-        raise ValueError(f"a strategy that is judged was tried at least once, not {tries} times")
     if tries == 1:
         return 0.0
     high, higher = scipy.stats.norm.ppf([1.0 - 1.0 / tries, 1.0 - 1.0 / (tries * math.e)])
@@ -151,17 +153,15 @@ def superior_ability(benchmark: Array, strategies: Mapping[str, Array], resampli
     )
 
 
-def superior_strategies(
-    benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling, size: float = 0.05
-) -> tuple[str, ...]:
+def superior_strategies(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> tuple[str, ...]:
     """Names of the strategies that beat the benchmark by Romano and Wolf's StepM, in the order given.
 
-    ``size`` is the chance of naming even one wrongly; the others as in `superior_ability`.
+    The chance of naming even one wrongly is at most `SIZE`; raises as `superior_ability` does.
     """
     left, found = dict(strategies), set()
     while left:  # arch's own StepM breaks off with an error where every strategy is superior in the end
         names = list(left)
-        better = {names[int(index)] for index in _spa(benchmark, left, resampling).better_models(size)}
+        better = {names[int(index)] for index in _spa(benchmark, left, resampling).better_models(SIZE)}
         if not better:
             break
         found |= better

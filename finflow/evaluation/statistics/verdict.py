@@ -15,6 +15,22 @@ The first counts the tries, the second allows for days that hang together, the t
 only bought with greater risk. No is the reverse shown: the interval lies below zero, or the active return is negative
 with 95 % confidence and the Sharpe ratio is no better either, since a lesser return may be the price of less risk.
 Everything else is not shown. The levels are fixed here: a configuration cannot soften them.
+
+A verdict of "not shown" needs the power of the test to be interpreted. Suppose that the judged strategy had
+earned a constant more or less every day, which moves its Sharpe ratio and its return over equal weight and leaves
+every deviation as it was. Another sample of the same length then gives a yes where
+
+1. its paired difference of Sharpe ratios is so great that the interval lies above zero: above ``d - q``, with ``d`` the
+   window's difference and ``q`` the low end of its interval;
+2. its mean active return passes SPA (the 95 % quantile of its resamples around their mean) and the deflated Sharpe
+   ratio (``SR0 + z s / sqrt(n - 1)`` times its deviation, ``s^2`` as in `TrackRecord.spread`).
+
+How far the two stray together is read off the paired resamples of the verdict's own bootstrap, so that days that hang
+together count as they do there. For each resample there is a least Sharpe ratio for which it would have been a yes,
+against equal weight and against patient equal weight; the quantile of these at the power asked for is what it takes.
+
+It is taken from one window: the estimate of its own precision, of critical values and of the level of equal weight's
+Sharpe ratio (where the strategy's risk differs from equal weight's, an equal Sharpe ratio is not an equal mean).
 """
 
 from __future__ import annotations
@@ -25,14 +41,27 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.page.drawing import MINUS
 from finflow.evaluation.page.page_numbers import Answer, Bounds, Number, about
-from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Interval, Resampling, interval
+from finflow.evaluation.statistics.bootstrap import (
+    CONFIDENCE,
+    NAN,
+    NOWHERE,
+    Draws,
+    Interval,
+    Resampling,
+    draw_days,
+    interval,
+    resample_sharpe,
+)
+from finflow.evaluation.statistics.metrics import Array
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
+    SIZE,
+    UNKNOWN,
     Superiority,
     TrackRecord,
     expected_maximum,
@@ -42,11 +71,7 @@ from finflow.evaluation.statistics.significance_tests import (
 )
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
-SIZE = 0.05
-
-Array = NDArray[np.float64]
-NAN = math.nan
-NOWHERE = Interval(NAN, NAN)
+POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -116,6 +141,31 @@ class VerdictReference:
     differences: Array
 
 
+def judge(
+    judged: Array,
+    rivals: Sequence[Array],
+    cash: Array,
+    tries: Tries,
+    resampling: Resampling,
+    draws: Draws | None = None,
+    candidates: Mapping[str, Array] | None = None,
+    bars_per_year: int = BARS_PER_YEAR,
+) -> Verdict:
+    """The verdict, with the least difference that it could have shown; None where that cannot be computed.
+
+    Parameters as in `reach_verdict`, but for ``rivals``, which are net returns (days,); ``cash`` are the returns of
+    cash, and ``draws`` the days of the resamples where they are drawn already.
+    """
+    days = draw_days(len(judged), resampling) if draws is None else draws
+    own, *others = (resample_sharpe(returns - cash, days, bars_per_year) for returns in (judged, *rivals))
+    against = [VerdictReference(returns, own - other) for returns, other in zip(rivals, others, strict=True)]
+    verdict = reach_verdict(judged, against, tries, resampling, candidates, bars_per_year)
+    if verdict.spa is None:
+        return verdict
+    least = least_difference(judged, cash, against, days, tries, bars_per_year)
+    return replace(verdict, least_sharpe_difference=least)
+
+
 def reach_verdict(
     judged: Array,
     rivals: Sequence[VerdictReference],
@@ -160,9 +210,9 @@ def _test(
     except EvidenceError as error:
         nothing = Reason(f"Nothing can be shown here: {error}.", False)
         return _verdict("not shown", (nothing,), None, tries, bars_per_year)
-    named = not candidates or "judged" in superior_strategies(rival.returns, every, resampling, SIZE)
+    named = not candidates or "judged" in superior_strategies(rival.returns, every, resampling)
     benchmark = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
-    bounds = interval(rival.differences, CONFIDENCE)
+    bounds = interval(rival.differences)
     deflated, counted = track.psr(benchmark), "a single try" if tries.total == 1 else f"{tries.total} tries"
     reasons = (
         Reason(
@@ -202,7 +252,7 @@ def _verdict(
     difference: Interval = NOWHERE,
 ) -> Verdict:
     """The verdict with its figures, undefined without a track record."""
-    known = track or TrackRecord(NAN, 2, NAN, NAN)
+    known = track or UNKNOWN
     scale, variance = math.sqrt(bars_per_year), tries.variance(known.sharpe, known.days) if track else NAN
     luck = expected_maximum(tries.total, variance) if track else NAN
     return Verdict(
@@ -217,9 +267,66 @@ def _verdict(
         psr=known.psr(),
         dsr=known.psr(luck),
         expected_maximum=scale * luck,
-        minimum_track_record=known.minimum_length(0.0, CONFIDENCE),
+        minimum_track_record=known.minimum_length(),
         sharpe_difference_interval=difference.bounds,
         least_sharpe_difference=None,
         spa=superiority,
         tries=TriesCounted(tries.total, tries.configurations, tries.others, scale * math.sqrt(variance)),
     )
+
+
+def least_difference(
+    judged: Array, cash: Array, rivals: Sequence[VerdictReference], draws: Draws, tries: Tries, bars_per_year: int
+) -> LeastDifference | None:
+    """Least annual difference of Sharpe ratios over equal weight that the window could have shown.
+
+    Parameters
+    ----------
+    judged, cash : float64 (days,)
+        Returns of the strategy, net of costs, and of cash.
+    rivals
+        Equal weight, and patient equal weight, with the paired resamples of the annual Sharpe ratios.
+    draws : int64 (samples, days)
+        Those that the resamples are of.
+
+    Returns
+    -------
+    LeastDifference or None
+        None where the verdict has no interval, or one of its tests cannot be made.
+    """
+    scale, deviation = math.sqrt(bars_per_year), float((judged - cash).std(ddof=1))
+    if not all(len(rival.differences) and np.isfinite(rival.differences).all() for rival in rivals):
+        return None
+    own = scale * float((judged - cash).mean()) / deviation
+    by_interval, by_all, ratios = [], [], []
+    for rival in rivals:
+        try:
+            track = track_of(judged - rival.returns, "the active return")
+        except EvidenceError:
+            return None
+        excess = rival.returns - cash
+        ratio = scale * float(excess.mean()) / float(excess.std(ddof=1))
+        lead = own - ratio
+        critical = lead - float(np.quantile(rival.differences, (1.0 - CONFIDENCE) / 2.0))
+        of_interval = ratio + (critical - (rival.differences - lead))
+        active = _by_mean(judged - rival.returns, track, draws, tries)
+        of_mean = scale * (float(excess.mean()) + active) / deviation
+        by_interval.append(of_interval)
+        by_all += [of_interval, of_mean]
+        ratios.append(ratio)
+    return LeastDifference(
+        POWER,
+        float(np.quantile(np.max(by_all, axis=0), POWER)) - ratios[0],
+        float(np.quantile(by_interval[0], POWER)) - ratios[0],
+        float(rivals[0].differences.std(ddof=1)),
+    )
+
+
+def _by_mean(active: Array, track: TrackRecord, draws: Draws, tries: Tries) -> Array:
+    """True mean active return of a bar at which each resample would pass SPA and the deflated Sharpe ratio."""
+    luck = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
+    hurdle = luck + float(scipy.stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))
+    means = active[draws].mean(axis=1)
+    strayed = means - float(active.mean())
+    critical = max(float(np.quantile(strayed, 1.0 - SIZE)), hurdle * float(active.std(ddof=1)))
+    return np.asarray(critical - strayed, dtype=np.float64)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from finflow.config import Config, EvaluationConfig, config_hash, replace_values
 from finflow.errors import MarketError
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.multi_run.repeated_trainings import (
     ProtocolPaths,
     WindowResult,
@@ -26,13 +26,12 @@ from finflow.evaluation.multi_run.repeated_trainings import (
 )
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
-from finflow.experiments.jobs.independent_trainings import Training, training_config
-from finflow.market.panel import MarketPanel
+from finflow.experiments.jobs.independent_trainings import Job, Training
+from finflow.experiments.jobs.walk_forward import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
 from finflow.provenance import code_hash, short_hash
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
-from finflow.training.judging.agent_strategy import AGENT, AgentStrategy
+from finflow.training.judging.agent_strategy import AGENT, Agents
 from finflow.training.judging.held_out import (
     EvaluationOutcome,
     backtest_window,
@@ -40,6 +39,7 @@ from finflow.training.judging.held_out import (
     report_on,
     with_compared,
 )
+from finflow.training.phases.stopping import stopping_at_once
 
 PATHS = "paths.csv"
 NO_VERDICT_ON_PATHS = (
@@ -48,16 +48,12 @@ NO_VERDICT_ON_PATHS = (
 )
 
 
-@dataclass(frozen=True)
-class ProtocolJob:
-    """Trainings of a protocol, and the judgement of their agents."""
+@dataclass(frozen=True, kw_only=True)
+class ProtocolJob(Job):
+    """Trainings of a protocol, and the judgement of their agents; their markets lack what they are evaluated on."""
 
     protocol: Protocol
-    config: Config
-    panel: MarketPanel
     folds: tuple[Fold, ...]
-    folder: Path
-    market: str = ""
 
     @property
     def seeds(self) -> range:
@@ -65,41 +61,31 @@ class ProtocolJob:
         return range(first, first + self.config.evaluation.protocol.seeds)
 
     @property
-    def parts(self) -> list[tuple[Fold, int]]:
-        """Fold and seed of each training, in the order that they are made in."""
-        return [(fold, seed) for seed in self.seeds for fold in self.folds]
-
-    @property
     def trainings(self) -> list[Training]:
-        return [self.training(fold, seed) for fold, seed in self.parts]
+        """All folds of the first seed, then those of the next."""
+        return [self.fold_training(fold, seed) for seed in self.seeds for fold in self.folds]
 
-    def training(self, fold: Fold, seed: int) -> Training:
-        """One of them; its market lacks what it will be evaluated on."""
-        folder = self.folder / f"fold-{fold.number:02d}-seed-{seed}"
-        name = f"{self._of}fold {fold.number}, seed {seed}"
-        return Training(name, folder, training_config(self.config, folder, seed), self.market, fold)
-
-    @property
-    def _of(self) -> str:
-        return f"{self.market}, " if self.market else ""
+    def fold_training(self, fold: Fold, seed: int) -> Training:
+        return self.training(f"fold {fold.number}, seed {seed}", f"fold-{fold.number:02d}-seed-{seed}", seed, fold)
 
     @property
     def windows(self) -> list[range]:
         """The evaluated windows, in the order of time."""
         return sorted({test for fold in self.folds for test in fold.tests}, key=lambda test: test.start)
 
-    def begin(self) -> list[str]:
-        """Lines that say what each fold is evaluated on; there is nothing to write before the trainings."""
+    def lines(self) -> list[str]:
+        of = f"{self.market}, " if self.market else ""
         return [
-            f"{self._of}fold {fold.number} is evaluated on {', '.join(self.span(test) for test in fold.tests)}"
+            f"{of}fold {fold.number} is evaluated on {', '.join(self.span(test) for test in fold.tests)}"
             for fold in self.folds
         ]
 
+    @stopping_at_once()
     def judge(self, checkpoints: Sequence[Path]) -> EvaluationOutcome:
         """Backtest every training and the classical strategies on its windows, and write the report."""
         config = self.config
-        paths, windows = self._backtest(checkpoints)
-        tries, patient = Tries(config.evaluation.configurations_tried), joined(windows)
+        paths, patient = self._backtest(checkpoints)
+        tries = Tries(config.evaluation.configurations_tried)
         sections = [protocol_section(paths, config.train.seed)]
         if self.protocol == "walk-forward":
             evaluation = config.evaluation
@@ -112,7 +98,7 @@ class ProtocolJob:
             config,
             self.folder,
             (paths.agents[paths.middle], *paths.compared),
-            title=f"{AGENT}, {self.protocol}: {len(self.parts)} trainings",
+            title=f"{AGENT}, {self.protocol}: {len(checkpoints)} trainings",
             training=pd.DataFrame(),
             facts=_facts(self),
             notes=_limits(self, len(paths.agents)),
@@ -123,27 +109,31 @@ class ProtocolJob:
             unjudged=NO_VERDICT_ON_PATHS if self.protocol == "cpcv" else "",
         )
 
-    def _backtest(self, checkpoints: Sequence[Path]) -> tuple[ProtocolPaths, list[Backtest]]:
-        """Backtests of every training on its windows, and of its comparisons; of patient equal weight one a window."""
+    def _backtest(self, checkpoints: Sequence[Path]) -> tuple[ProtocolPaths, Backtest]:
+        """Backtests of every training on its windows, and of its comparisons; of patient equal weight over all."""
         config, windows, device = self.config, self.windows, device_here(self.config.train.device)
         makers = with_compared({}, config)
         judged: list[WindowResult] = []
-        others: dict[int, tuple[Backtest, ...]] = {}
-        patient: dict[int, Backtest] = {}
-        for (fold, seed), path in zip(self.parts, checkpoints, strict=True):
-            process = process_on(self.training(fold, seed).training_data(self.panel), self.panel)
-            policy = policy_of(read_checkpoint(path), device)
-            for test, path_number in zip(fold.tests, fold.paths, strict=True):
+        compared: dict[int, tuple[tuple[Backtest, ...], Backtest, tuple[Backtest, ...]]] = {}
+        parts = [(fold, seed) for seed in self.seeds for fold in self.folds]
+        for (fold, seed), path in zip(parts, checkpoints, strict=True):
+            process = process_on(self.fold_training(fold, seed).training_data(self.panel), self.panel)
+            runs = fold.judge(process, Agents.of([read_checkpoint(path)], config, device))
+            for test, number, (run,) in zip(fold.tests, fold.paths, runs, strict=True):
                 window = windows.index(test)
-                (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT, acting=config.acting)])
-                judged.append(WindowResult(fold.number, seed, window, path_number, run))
-                if window not in others:
-                    backtests = backtest_window(process, test, [make() for make in makers.values()])
-                    others[window], patient[window] = (*backtests.runs, *backtests.benchmark), backtests.patient
-        protocol, places = config.evaluation.protocol, range(len(windows))
-        settings = {**protocol.model_dump(), "purge": purge_of(protocol, history_of(self.panel))}
-        paths = ProtocolPaths(self.protocol, tuple(judged), tuple(others[place] for place in places), settings)
-        return paths, [patient[place] for place in places]
+                judged.append(WindowResult(fold.number, seed, window, number, run))
+                if window not in compared:
+                    compared[window] = backtest_window(process, test, [make() for make in makers.values()])
+        in_time = [compared[window] for window in range(len(windows))]
+        others = tuple((*runs, *index) for runs, _, index in in_time)
+        patient = joined([patient for _, patient, _ in in_time])
+        return ProtocolPaths(self.protocol, tuple(judged), others, self.settings), patient
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that cut the bars, to be printed."""
+        protocol = self.config.evaluation.protocol
+        return {**protocol.model_dump(), "purge": purge_of(protocol, history_of(self.panel))}
 
     def span(self, bars: range) -> str:
         return f"{self.panel.dates[bars.start]} to {self.panel.dates[bars.stop - 1]}"
@@ -163,9 +153,10 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
     learning = config_hash(replace_values(config, {"evaluation": EvaluationConfig()}))
     cuts = json.dumps([learning, settings.model_dump(exclude={"seeds"})], sort_keys=True)
     name = f"{protocol}-{short_hash(cuts)}"
-    job = ProtocolJob(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)
+    folder = (parent or config.output.logs_dir / "protocols") / name
+    job = ProtocolJob(config, panel, folder, market, protocol=protocol, folds=folds)
     for fold in folds:  # before hours of training
-        process = job.training(fold, config.train.seed).training_data(panel).process
+        process = job.fold_training(fold, config.train.seed).training_data(panel).process
         for test in fold.tests:
             if len(range(max(test.start, process.first_bar), test.stop - 1)) < 2:
                 raise MarketError(
@@ -183,8 +174,7 @@ def _facts(job: ProtocolJob) -> dict[str, Any]:
         "protocol": {
             "name": job.protocol,
             "bars": f"{panel.n_bars:,} before the test window, {job.span(range(panel.n_bars))}",
-            **config.evaluation.protocol.model_dump(),
-            "purge": purge_of(config.evaluation.protocol, history_of(panel)),
+            **job.settings,
         },
         "judged windows": [job.span(window) for window in job.windows],
         "execution": known["execution"],

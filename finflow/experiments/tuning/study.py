@@ -6,23 +6,30 @@ and `reports/`. All trials are in the storage from the beginning on, and any num
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
 import shutil
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-import optuna
+import numpy as np
+import scipy
+from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import Trial
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from finflow.config import (
     Config,
     EvaluationConfig,
     SearchedConfig,
+    TuneConfig,
+    changed_config,
     config_hash,
     dump_config,
     holds_whole_numbers,
@@ -31,7 +38,7 @@ from finflow.config import (
 )
 from finflow.config.loading import values_by_key
 from finflow.errors import ConfigError
-from finflow.experiments.tuning.trial_store import Counts, TrialStore, display_url, open_store, storage_errors
+from finflow.experiments.tuning.trial_store import LOST, TrialStore, open_store
 from finflow.experiments.tuning.trial_training import TrialContext, trial_context
 from finflow.files import LOCK, check_writable, exclusively, write_atomically
 from finflow.training.checkpoints.run_folder import STUDY
@@ -39,7 +46,6 @@ from finflow.training.trainer import new_run_folder
 
 STUDIES = "studies"
 SCRATCH = "scratch"
-TRIES = "tries"
 HEAD = "# A search for better values; it continues with: python main.py --mode tune --resume {folder}\n"
 
 Value: TypeAlias = bool | int | float | str
@@ -110,17 +116,12 @@ def suggest_values(trial: Trial, space: Space) -> dict[str, Value]:
 
 def _initial_values(config: Config, space: Space) -> dict[str, object]:
     """The configuration's values of the searched keys, as far as the space holds them."""
-    values = values_by_key(config)
-    return {key: values[key] for key, distribution in space.items() if _holds(distribution, values[key])}
-
-
-def _holds(distribution: Distribution, value: object) -> bool:
-    if isinstance(distribution, CategoricalDistribution):
-        return any(type(value) is type(choice) and value == choice for choice in distribution.choices)
-    if not isinstance(value, int | float) or not distribution.low <= value <= distribution.high:
-        return False
-    steps = 0.0 if distribution.step is None else (value - distribution.low) / distribution.step
-    return abs(steps - round(steps)) < 1e-8
+    values, held = values_by_key(config), dict[str, object]()
+    for key, distribution in space.items():
+        with suppress(ValueError):  # Optuna's, for a value outside of a distribution
+            create_trial(value=0.0, params={key: values[key]}, distributions={key: distribution})
+            held[key] = values[key]
+    return held
 
 
 def describe_values(distribution: Distribution) -> str:
@@ -141,23 +142,6 @@ class Tuning:
     folder: Path
     context: TrialContext
     store: TrialStore
-
-    @property
-    def where(self) -> str:
-        """The storage, for people."""
-        return display_url(self.config.tune.storage, self.folder)
-
-    @property
-    def counts(self) -> Counts:
-        """Number of trials in each state.
-
-        Raises
-        ------
-        ConfigError
-            If the storage cannot be reached.
-        """
-        with storage_errors(self.where):
-            return self.store.counts
 
 
 def stored_study(folder: Path) -> Config:
@@ -188,35 +172,27 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
     context = trial_context(config, tuple(space), config.tune.n_trials)
     new = folder is None
     folder = (new_run_folder(config.output.logs_dir / STUDIES) if folder is None else folder).absolute()
-    store, fresh = None, False
     try:
         check_writable(folder)
-        store, fresh = open_study(config, folder, context, create=new)
+        store = open_study(config, folder, context, _initial_values(config, space) if new else None)
         config = replace_values(config, {"tune.name": store.study.study_name})
-        tune = config.tune
-        with storage_errors(display_url(tune.storage, folder)), exclusively(folder / LOCK):
+        with exclusively(folder / LOCK):
             head = HEAD.format(folder=shlex.quote(str(folder)))
             write_atomically(folder / STUDY, head + dump_config(config), mode=0o600)
-            if fresh:
-                store.study.set_user_attr(TRIES, tune.n_trials)
-            if fresh or not new:
-                store.fill(_initial_values(config, space))
-            else:
-                store.wait_until_filled()
-            context = replace(context, config=config, tries=int(store.study.user_attrs.get(TRIES, tune.n_trials)))
+            if not new:
+                store.fill({})
     except BaseException:
-        if store is not None and fresh:
-            with suppress(Exception):  # as far as the storage can be reached
-                optuna.delete_study(study_name=store.study.study_name, storage=store.storage)
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Tuning(config, folder, context, store)
+    return Tuning(config, folder, replace(context, config=config, tries=store.tries), store)
 
 
-def open_study(config: Config, folder: Path, context: TrialContext, create: bool) -> tuple[TrialStore, bool]:
+def open_study(
+    config: Config, folder: Path, context: TrialContext, first: Mapping[str, Any] | None = None
+) -> TrialStore:
     name = config.tune.name or folder.resolve().name
-    return open_store(config.tune, folder, name, _identity(config, context), context.levels, create)
+    return open_store(config.tune, folder, name, _identity(config, context), context.levels, first)
 
 
 def _identity(config: Config, context: TrialContext) -> dict[str, str]:
@@ -231,3 +207,94 @@ def _identity(config: Config, context: TrialContext) -> dict[str, str]:
         "tune.seeds": f"{tune.seeds} from {config.train.seed}",
         "configuration": config_hash(learning)[:16],
     }
+
+
+BEST = "best.yaml"
+PARETO = "pareto"
+LONGEST_RETURNS = 1 << 26  # bytes, of a text of any length
+
+
+class _Attributes(NamedTuple):
+    """Names of what is kept with a trial."""
+
+    seeds: str = "seeds"
+    updates: str = "updates"
+    excess: str = "excess"
+    reason: str = "reason"
+    code: str = "code"
+
+
+ATTRIBUTES = _Attributes()
+
+
+def encode_returns(returns: NDArray[np.float64]) -> str:
+    """Returns as text for a storage, in single precision."""
+    return base64.b64encode(zlib.compress(returns.astype("<f4").tobytes(), 9)).decode("ascii")
+
+
+def decode_returns(text: str) -> NDArray[np.float64]:
+    """Returns from their text.
+
+    Raises
+    ------
+    ConfigError
+        If it is none: something else has written to the storage.
+    """
+    try:
+        content = zlib.decompressobj().decompress(base64.b64decode(text), LONGEST_RETURNS)
+        return np.frombuffer(content, dtype="<f4").astype(np.float64)
+    except (ValueError, TypeError, zlib.error) as error:
+        raise ConfigError(f"the storage of the study holds returns of a trial that are damaged ({error})") from None
+
+
+def reason_of(trial: FrozenTrial) -> str:
+    """Reason why a trial failed."""
+    return str(trial.user_attrs.get(ATTRIBUTES.reason, LOST))
+
+
+def describe_outcome(trial: FrozenTrial, objective: Sequence[str]) -> str:
+    if trial.state == TrialState.COMPLETE:
+        return ", ".join(f"{name} {value:.4g}" for name, value in zip(objective, trial.values, strict=True))
+    if trial.state == TrialState.PRUNED:
+        last = max(trial.intermediate_values, default=0)
+        return f"stopped at level {last}" + (f", {objective[0]} {trial.intermediate_values[last]:.4g}" if last else "")
+    return f"failed: {reason_of(trial)}"
+
+
+def best_trial(study: Study) -> FrozenTrial | None:
+    """The best trial, the first where several are; of several objectives the one of the front that ranks best over
+    them on average."""
+    front = study.best_trials
+    if not front:
+        return None
+    ranks = scipy.stats.rankdata(-np.array([trial.values for trial in front]), axis=0).mean(axis=1)
+    return front[int(np.argmin(ranks))]
+
+
+def count_tried(config: Config, trials: Sequence[FrozenTrial]) -> int:
+    """Configurations that the best was chosen among: all that showed a result, and those tried before the study."""
+    seen = sum(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials)
+    return config.evaluation.configurations_tried - 1 + max(seen, 1)
+
+
+def write_best(folder: Path, config: Config, study: Study) -> FrozenTrial | None:
+    """Write the best configuration as ``best.yaml``, and those of a front into ``pareto``; the best trial, if any.
+
+    It says how many configurations it was chosen among, which the deflated Sharpe ratio of its report takes account of.
+    """
+    best = best_trial(study)
+    if best is None:
+        return None
+    chosen = {folder / BEST: best}
+    if len(config.tune.objective) > 1:
+        front = {folder / PARETO / f"trial-{trial.number}.yaml": trial for trial in study.best_trials}
+        chosen |= front
+        for path in set((folder / PARETO).glob("trial-*.yaml")) - front.keys():
+            path.unlink(missing_ok=True)
+    tried = {"evaluation.configurations_tried": count_tried(config, study.get_trials(deepcopy=False))}
+    changes = {**tried, "train.seeds": 1, "tune": TuneConfig()}
+    for path, trial in chosen.items():
+        outcome = describe_outcome(trial, config.tune.objective)
+        heading = f"# Trial {trial.number} of the study {folder.name}: {outcome} on validation.\n"
+        write_atomically(path, heading + dump_config(replace_values(changed_config(config, trial.params), changes)))
+    return best

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -45,7 +45,8 @@ JOURNAL, DATABASE, SQLITE = "journal:", "study.db", "sqlite"
 WRITE_TIMEOUT = 60.0  # seconds for a storage that others are writing to, or a study that is being created
 WORKER, ALIVE, GIVEN, SLOT, LOSSES = "worker", "alive", "given", "slot", "losses"
 """Attributes of a trial: its process; heartbeats; values that are not drawn; first number; workers lost."""
-_IDENTITY, _READY = "identity", "ready"
+TRIES, _IDENTITY = "tries", "identity"
+"""Attributes of a study: trials that it was begun with; settings that make its trials comparable."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +70,18 @@ class Counts:
 
 
 class TrialStore:
-    """The trials of one study."""
+    """The trials of one study; ``name`` is that of its storage, for messages."""
 
-    def __init__(self, study: Study, storage: BaseStorage, tune: TuneConfig, levels: int) -> None:
-        self.study, self.storage, self.tune = study, storage, tune
+    def __init__(self, study: Study, storage: BaseStorage, tune: TuneConfig, levels: int, name: str) -> None:
+        self.study, self.storage, self.tune, self.name = study, storage, tune, name
         self.study.pruner = pruner_of(tune, levels)
         self._seen: dict[int, tuple[Any, float]] = {}  # by trial, its latest heartbeat and since when it is known
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """Every trial but those that were retried under another number."""
+        """Every trial but those that were retried under another number; a ConfigError if they cannot be read."""
         latest: dict[int, FrozenTrial] = {}
-        with damaged_study(f"of the study {self.study.study_name}"):
+        with storage_errors(self.name), damaged_study(f"of the study {self.study.study_name}"):
             for trial in self.study.get_trials(deepcopy=False):
                 check_values(trial, len(self.tune.objective))
                 latest[slot_of(trial)] = trial
@@ -92,19 +93,16 @@ class TrialStore:
         order = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING, TrialState.WAITING)
         return Counts(*(states.count(state) for state in order))
 
+    @property
+    def tries(self) -> int:
+        """Trials that the study was begun with."""
+        return int(self.study.user_attrs.get(TRIES, self.tune.n_trials))
+
     def fill(self, first: Mapping[str, Any]) -> None:
         """Add trials until there are ``n_trials``, the first of them with the values given."""
         begun = len(self.study.get_trials(deepcopy=False))
         for slot in range(begun, begun + self.tune.n_trials - self.counts.all):
             self._enqueue(first if slot == 0 else {}, slot, 0)
-        if not self.study.user_attrs.get(_READY):
-            self.study.set_user_attr(_READY, True)
-
-    def wait_until_filled(self) -> None:
-        """Wait until the process that began the study has put its trials into the storage; a ConfigError if never."""
-        name, advice = self.study.study_name, "start it again where it was started, with --resume"
-        complaint = f"the study {name} was not created completely; {advice}"
-        _wait_for(lambda: self.study.user_attrs.get(_READY), complaint)
 
     def claim(self) -> Trial | None:
         """Claim the first waiting trial, for this worker alone; None where none waits."""
@@ -183,9 +181,11 @@ def slot_of(trial: FrozenTrial) -> int:
 
 
 def open_store(
-    tune: TuneConfig, folder: Path, name: str, identity: Mapping[str, str], levels: int, create: bool
-) -> tuple[TrialStore, bool]:
-    """Open a study in its storage; the second value says whether it was made just now.
+    tune: TuneConfig, folder: Path, name: str, identity: Mapping[str, str], levels: int, first: Mapping[str, Any] | None
+) -> TrialStore:
+    """Open a study in its storage.
+
+    With the values of its ``first`` trial, one that is not there is made; its identity is written after its trials.
 
     Raises
     ------
@@ -194,28 +194,38 @@ def open_store(
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    shown = display_url(tune.storage, folder)
+    shown, created = display_url(tune.storage, folder), False
     with storage_errors(shown), damaged_study(shown):
         storage = _open_storage(tune.storage, folder)
-        created = False
-        if create:
+        if first is not None:
             with suppress(DuplicatedStudyError):
-                study_id = storage.create_new_study([StudyDirection.MAXIMIZE] * len(tune.objective), name)
-                storage.set_study_user_attr(study_id, _IDENTITY, dict(identity))
+                storage.create_new_study([StudyDirection.MAXIMIZE] * len(tune.objective), name)
                 created = True
         try:
             study = optuna.load_study(study_name=name, storage=storage)
         except KeyError:
             raise ConfigError(f"{shown} has no study {name}: it was moved, or begun in another tune.storage") from None
-        complaint = f"the study {name} was not created completely: use another tune.name"
-        kept = _wait_for(lambda: study.user_attrs.get(_IDENTITY), complaint)  # another process may be writing it
-        stored = {str(what): str(value) for what, value in kept.items()}
+        store = TrialStore(study, storage, tune, levels, shown)
+        if created and first is not None:
+            try:
+                store.fill(first)
+                study.set_user_attr(TRIES, tune.n_trials)
+                study.set_user_attr(_IDENTITY, dict(identity))
+            except BaseException:
+                with suppress(Exception):  # as far as the storage can be reached
+                    optuna.delete_study(study_name=name, storage=storage)
+                raise
+        until = time.monotonic() + WRITE_TIMEOUT
+        while not (kept := study.user_attrs.get(_IDENTITY)):  # another process is putting trials into it
+            if time.monotonic() > until:
+                raise ConfigError(f"the study {name} was not created completely: use another tune.name")
+            time.sleep(0.2)
         for what, now in identity.items():
-            if stored.get(what) != now:
-                difference = _describe_difference(what, stored.get(what), now)
+            if (before := kept.get(what)) != now:
+                difference = _describe_difference(what, before, now)
                 advice = "leave that as it was, or start a new study"
                 raise ConfigError(f"the study {name} in {shown} was begun with {difference}; {advice}")
-    return TrialStore(study, storage, tune, levels), created
+    return store
 
 
 def _open_storage(name: str | None, folder: Path) -> BaseStorage:
@@ -260,9 +270,9 @@ def check_values(trial: FrozenTrial, number: int) -> None:
     values = trial.values if trial.state == TrialState.COMPLETE else [0.0] * number
     if values is None or len(values) != number or any(math.isnan(value) for value in values):
         raise ValueError(f"trial {trial.number} came to its end without {number} values")
-    for level, value in trial.intermediate_values.items():
-        if not (isinstance(level, int) and isinstance(value, float | int)):
-            raise TypeError(f"trial {trial.number} reported {value!r} at level {level!r}")
+    course = trial.intermediate_values.items()
+    if not all(isinstance(level, int) and isinstance(value, float | int) for level, value in course):
+        raise TypeError(f"trial {trial.number} reported {trial.intermediate_values!r}")
     if not isinstance(trial.user_attrs, Mapping):
         raise TypeError(f"attributes of trial {trial.number} are no mapping")
 
@@ -282,16 +292,6 @@ def pruner_of(tune: TuneConfig, levels: int) -> BasePruner:
     if tune.pruner == "hyperband":
         return HyperbandPruner(min_resource=1, max_resource=levels, reduction_factor=3)
     return MedianPruner(n_startup_trials=PRUNED_AFTER, n_warmup_steps=FIRST_PRUNED)
-
-
-def _wait_for(read: Callable[[], Any], complaint: str) -> Any:
-    """Wait for another process to write something; a `ConfigError` with the complaint where it does not."""
-    until = time.monotonic() + WRITE_TIMEOUT
-    while not (value := read()):
-        if time.monotonic() > until:
-            raise ConfigError(complaint)
-        time.sleep(0.2)
-    return value
 
 
 def _describe_difference(what: str, before: str | None, now: str) -> str:
@@ -343,8 +343,3 @@ def display_url(url: str | None, folder: Path) -> str:
         return sql.make_url(url).set(query={}).render_as_string(hide_password=True)
     except (sql.exc.ArgumentError, ValueError):  # a port that is no number
         return repr(url if set(url).isdisjoint(":@") else f"{url.partition(':')[0]}:...")
-
-
-def is_sqlite(url: str | None) -> bool:
-    """True for a file of SQLite's, which processes of one machine can use."""
-    return url is None or url.partition(":")[0].partition("+")[0] == SQLITE

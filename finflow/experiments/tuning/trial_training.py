@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,17 +21,14 @@ from finflow.evaluation.analysis.ranking import Ranking, rank_run
 from finflow.evaluation.backtest import BASELINE, Backtest, FloatArray, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
-from finflow.experiments.jobs.folds import Fold, folds_of, history_of, last_fold, load_before_test
+from finflow.experiments.jobs.walk_forward import Fold, folds_of, history_of, last_fold, load_before_test
 from finflow.experiments.task_progress import NullStream
-from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.strategy import Strategy
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.data.training_data import TrainingData, features_on, prepare_pieces, process_on
-from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.logs.progress_display import Fact, ProgressDisplay
+from finflow.training.checkpoints.checkpoint_reader import ONLINE
+from finflow.training.data.training_data import TrainingData, features_on, process_on
+from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 
@@ -69,10 +65,13 @@ class TrialContext:
     def levels(self) -> int:
         return LEVELS * len(self.units)
 
+    def without_features(self) -> TrialContext:
+        """The same for another process, which computes features of its own."""
+        return replace(self, _features={})
+
     def training_data(self, fold: Fold, config: Config) -> TrainingData:
         """The market of a training; features are computed once for all trials, since no key of theirs is searched."""
-        cached = self._features.get((fold.number, False))
-        data = prepare_pieces(self.panel, config, fold.pieces, fold.validation, cached)
+        data = fold.training_data(self.panel, config, self._features.get((fold.number, False)))
         self._features[fold.number, False] = data.features
         return data
 
@@ -92,12 +91,10 @@ def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialC
     """
     seen, train_end = load_before_test(config)
     protocol, tune = config.evaluation.protocol, config.tune
-    if tune.folds == 1:
-        folds: tuple[Fold, ...] = (last_fold(train_end, seen.n_bars, protocol, history_of(seen)),)
-    else:
-        folds = folds_of(
-            "walk-forward", seen.n_bars, protocol.model_copy(update={"folds": tune.folds}), history_of(seen)
-        )
+    history, protocol = history_of(seen), protocol.model_copy(update={"folds": tune.folds})
+    folds: tuple[Fold, ...] = (last_fold(train_end, seen.n_bars, protocol, history),)
+    if tune.folds > 1:
+        folds = folds_of("walk-forward", seen.n_bars, protocol, history)
     seeds = tuple(range(config.train.seed, config.train.seed + tune.seeds))
     context = TrialContext(config, seen, folds, seeds, tuple(searched), tries)
     for fold in folds:
@@ -110,7 +107,6 @@ class TrialResult:
     """Result of a trial; ``excess`` (days,) are daily returns less cash over the windows, the mean over seeds."""
 
     values: tuple[float, ...]
-    units: list[dict[str, Any]]
     excess: FloatArray
     updates: int
 
@@ -140,7 +136,7 @@ def run_trial(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     paths = np.stack([np.concatenate(parts) for parts in excess.values()])
-    return TrialResult(trial.objectives(trial.finished), trial.units, paths.mean(axis=0), trial.updates)
+    return TrialResult(trial.objectives(trial.finished), paths.mean(axis=0), trial.updates)
 
 
 class TrialRun:
@@ -149,7 +145,6 @@ class TrialRun:
     def __init__(self, context: TrialContext, config: Config, scratch: Path, report: Report) -> None:
         self.context, self.config, self.scratch, self.report = context, config, scratch, report
         self.tune = context.config.tune
-        self.units: list[dict[str, Any]] = []
         self.finished: list[tuple[float, ...]] = []
         self.updates = self.level = 0
         self._compares = "dsr" in self.tune.objective  # with equal weight
@@ -158,25 +153,20 @@ class TrialRun:
         """Train once, and backtest the best policy on the fold's test window; its checkpoints are not kept."""
         settings = self._settings(seed)
         training_data = self.context.training_data(fold, settings)
-        timer = StepTimer(display)
-        listener = self._listener(training_data, timer)
-        trainer = FinFlowTrainer(settings, training_data=training_data, progress=timer, on_validation=listener)
+        progress = display or ProgressDisplay(stream=NullStream())
+        listener = self._listener(training_data, progress)
+        trainer = FinFlowTrainer(settings, training_data=training_data, progress=progress, on_validation=listener)
         trainer.train_iql()
         trainer.finetune()
-        best = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
-        policy = policy_of(read_checkpoint(best), trainer.device) if best.is_file() else trainer.policy
-        strategies: list[Strategy] = [AgentStrategy(policy, trainer.device, acting=settings.acting)]
-        if self._compares:
-            strategies.append(named_strategy(BASELINE, self.config.evaluation))
-        process, (window,) = self.context.evaluation_process(fold, training_data), fold.tests
-        backtests = run_backtests(process, window, strategies)
+        rivals = [named_strategy(BASELINE, self.config.evaluation)] if self._compares else []
+        process = self.context.evaluation_process(fold, training_data)
+        (backtests,) = fold.judge(process, trainer.agents(), rivals)
         shutil.rmtree(trainer.run_folder, ignore_errors=True)
-        values = self._measure(process, window, *backtests)
+        values = self._measure(process, fold.tests[0], *backtests)
         for name, value in zip(self.tune.objective, values, strict=True):
             if not np.isfinite(value):
                 raise FinflowError(f"{name} of fold {fold.number}, seed {seed} is not a number: {_reason(name)}")
         self.finished.append(values)
-        self.units.append({"fold": fold.number, "seed": seed, "values": list(values)})
         return backtests[0]
 
     def objectives(self, units: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
@@ -200,7 +190,7 @@ class TrialRun:
         }
         return replace_values(self.config, changes)
 
-    def _listener(self, training_data: TrainingData, timer: StepTimer) -> Callable[[Validation], None]:
+    def _listener(self, training_data: TrainingData, progress: ProgressDisplay) -> Callable[[Validation], None]:
         """Reports the objectives of the training's best policy so far, where they are numbers."""
         before, baseline = self.updates, tuple[Backtest, ...]()
         if self._compares:
@@ -214,7 +204,8 @@ class TrialRun:
             if validation.best or current is None:
                 process, window = training_data.process, training_data.split.validation
                 current = self._measure(process, window, validation.backtest, *baseline)
-            reached = LEVELS * len(self.finished) + min(int(LEVELS * timer.share(validation.phase_update)), LEVELS)
+            share = ((validation.phase == ONLINE) + progress.share(validation.phase_update)) / 2.0  # a half each phase
+            reached = LEVELS * len(self.finished) + min(int(LEVELS * share), LEVELS)
             values = self.objectives([*self.finished, current])
             if not np.isfinite(values).all():
                 return
@@ -273,26 +264,3 @@ def _reason(objective: str) -> str:
     if objective == "rank_ic":
         return "its policy held all assets alike, or there are too few of them"
     return "there are too few assets or days to rank" if objective in RANKING_OBJECTIVES else "its policy took no risk"
-
-
-class StepTimer(ProgressDisplay):
-    """Share of a training that is over; shows it in another display where there is one."""
-
-    def __init__(self, display: ProgressDisplay | None) -> None:
-        super().__init__(stream=NullStream())
-        self._shown = display
-        self._phases = self._total = 0
-
-    def start_phase(self, name: str, total: int, done: int = 0) -> None:
-        self._phases, self._total = self._phases + 1, total
-        if self._shown is not None:
-            self._shown.start_phase(name, total, done)
-
-    def advance(self, n: int = 1, **facts: Fact) -> None:
-        if self._shown is not None:
-            self._shown.advance(n, **facts)
-
-    def share(self, phase_update: int) -> float:
-        """Share of the training that is over, in [0, 1]: either phase is a half."""
-        of_phase = phase_update / self._total if self._total else 1.0
-        return (self._phases - 1 + of_phase) / 2.0

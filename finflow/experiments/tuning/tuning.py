@@ -6,6 +6,7 @@ compared with its record bit for bit.
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import time
@@ -16,22 +17,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import optuna
 import sqlalchemy as sql
 from optuna.exceptions import StorageInternalError, TrialPruned, UpdateFinishedTrialError
+from optuna.pruners import NopPruner, ThresholdPruner
+from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from finflow.config import Config, changed_config
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, one_line
-from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tasks import ComputeResources, Task, connected, run_tasks
-from finflow.experiments.tuning.study import SCRATCH, TRIES, Tuning, begin, open_study, space_of, suggest_values
+from finflow.experiments.tuning.study import (
+    ATTRIBUTES,
+    BEST,
+    SCRATCH,
+    Tuning,
+    begin,
+    describe_outcome,
+    encode_returns,
+    open_study,
+    reason_of,
+    space_of,
+    suggest_values,
+    write_best,
+)
 from finflow.experiments.tuning.study_report import report_study
-from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, describe_outcome, encode_returns, write_best
-from finflow.experiments.tuning.trial_store import LOST, TrialStore, display_url, is_sqlite, slot_of, storage_errors
+from finflow.experiments.tuning.trial_store import LOST, SQLITE, TrialStore, slot_of, storage_errors
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.files import remove_empty
-from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.training.checkpoints.run_folder import STUDY
 from finflow.training.logs.progress_display import ProgressDisplay
@@ -46,7 +60,6 @@ class StudyOutcome(NamedTuple):
 
     folder: Path
     report: Path
-    best: Path | None
     lines: list[str]
 
 
@@ -63,10 +76,10 @@ def tune(
     _check_reach(config, resources)
     tuning = begin(config, resume)
     settings, store = config.tune, tuning.store
-    log(f"study {store.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
+    log(f"study {store.study.study_name} in {tuning.folder}, its trials in {store.name}")
     if len(settings.objective) > 1 and settings.pruner != "none":
         log(f"several objectives cannot be pruned: tune.pruner {settings.pruner} is ignored")
-    before = tuning.counts
+    before = store.counts
     if before.finished:
         log(f"{before.finished} of {before.all} trials are over")
     if before.finished < before.all:
@@ -81,7 +94,7 @@ def tune(
 def _resume_hint(tuning: Tuning) -> str:
     command = f"python main.py --mode tune --resume {shlex.quote(str(tuning.folder))}"
     try:
-        counts = tuning.counts
+        counts = tuning.store.counts
     except ConfigError:  # the command is shown even where the storage is lost
         return f"stopped; to continue: {command}"
     return f"stopped; {counts.finished} of {counts.all} trials are over; to continue: {command}"
@@ -89,7 +102,7 @@ def _resume_hint(tuning: Tuning) -> str:
 
 def _check_reach(config: Config, resources: ComputeResources) -> None:
     """Refuse a storage that workers on other machines would not see."""
-    if resources.cluster is None or not is_sqlite(config.tune.storage):
+    if resources.cluster is None or not (config.tune.storage or SQLITE).startswith(SQLITE):
         return
     with connected(resources.cluster) as ray:
         count = len({node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]})
@@ -101,33 +114,30 @@ def _check_reach(config: Config, resources: ComputeResources) -> None:
 
 
 def _work(tuning: Tuning, resources: ComputeResources, log: Callable[[str], None]) -> None:
-    context, counts = tuning.context, tuning.counts
+    context, counts = tuning.context, tuning.store.counts
     waiting = counts.all - counts.finished
     if resources.in_process:
         with TaskDisplay("trials", waiting, of_tasks=False) as display:
             run_waiting_trials(tuning, display.line if log is print else log, display)
         return
-    arguments = {"config": tuning.config, "folder": tuning.folder, "folds": context.folds, "tries": context.tries}
     count = min(resources.workers or waiting, waiting)
-    tasks = [Task(f"worker {number}", work, arguments) for number in range(1, count + 1)]
+    tasks = [Task(f"worker {number}", work, {"folder": tuning.folder}) for number in range(1, count + 1)]
     lasting = replace(resources, retries=max(resources.retries, waiting))  # a trial has retries of its own
-    run_tasks(tasks, lasting, shared={"panel": context.panel}, kind="workers")
+    run_tasks(tasks, lasting, shared={"context": context.without_features()}, kind="workers")
 
 
-def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ...], tries: int) -> dict[str, Any]:
+def work(context: TrialContext, folder: Path) -> dict[str, Any]:
     """Run trials until none waits: the task of one worker."""
-    seeds = tuple(range(config.train.seed, config.train.seed + config.tune.seeds))
-    context = TrialContext(config, panel, folds, seeds, tuple(space_of(config)), tries)
-    store, _ = open_study(config, folder, context, create=False)
+    store = open_study(context.config, folder, context)
     with nullcontext(folder) if (folder / STUDY).is_file() else task_folder("study") as place:
-        return {"trials": run_waiting_trials(Tuning(config, place, context, store), print)}
+        return {"trials": run_waiting_trials(Tuning(context.config, Path(place), context, store), print)}
 
 
 def run_waiting_trials(tuning: Tuning, log: Callable[[str], None], display: TaskDisplay | None = None) -> int:
     """Run trials until none waits and no other worker runs one; the number of those run here."""
     done, store = 0, tuning.store
     while True:
-        with storage_errors(tuning.where):
+        with storage_errors(store.name):
             for number in store.requeue_lost():
                 shutil.rmtree(_scratch_folder(tuning, number), ignore_errors=True)
                 log(f"trial {number}: {LOST}; it waits to be run again")
@@ -160,12 +170,12 @@ def run_claimed_trial(
     """
     store = tuning.store
     try:
-        with storage_errors(tuning.where), store.heartbeat(trial):
+        with storage_errors(store.name), store.heartbeat(trial):
             _run_and_record(tuning, trial, display)
     except UpdateFinishedTrialError:  # another worker has declared it lost meanwhile
         log(f"trial {trial.number}: its heartbeat was missed for too long; another worker runs it again")
-    with storage_errors(tuning.where):
-        write_best(tuning.folder, tuning.config, store.trials)
+    with storage_errors(store.name):
+        write_best(tuning.folder, tuning.config, store.study)
         counts = store.counts
         outcome = describe_outcome(store.study.trials[trial.number], tuning.config.tune.objective)
         log(f"trial {trial.number}: {outcome} ({counts.finished} of {counts.all})")
@@ -199,7 +209,6 @@ def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | Non
         trial.set_user_attr(ATTRIBUTES.reason, _failure_reason(error))
     else:
         objectives, state, updates = list(result.values), TrialState.COMPLETE, result.updates
-        trial.set_user_attr(ATTRIBUTES.units, result.units)
         trial.set_user_attr(ATTRIBUTES.excess, encode_returns(result.excess))
     trial.set_user_attr(ATTRIBUTES.updates, updates)
     tuning.store.study.tell(trial, objectives, state, skip_if_finished=True)
@@ -221,15 +230,15 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     TrainingError
         If not one trial has values.
     """
-    with storage_errors(tuning.where):
-        store = tuning.store
-        trials, counts = store.trials, store.counts
-    best = write_best(tuning.folder, tuning.config, trials)
-    report = report_study(tuning.config, tuning.context, tuning.folder, store.study.study_name, trials)
+    store = tuning.store
+    trials, counts = store.trials, store.counts
+    with storage_errors(store.name):
+        best = write_best(tuning.folder, tuning.config, store.study)
+    report = report_study(tuning.config, tuning.context, tuning.folder, store)
     if counts.finished == counts.all:
         shutil.rmtree(tuning.folder / SCRATCH, ignore_errors=True)
     if best is None:
-        reasons = [trial.user_attrs.get(ATTRIBUTES.reason, LOST) for trial in trials if trial.state == TrialState.FAIL]
+        reasons = [reason_of(trial) for trial in trials if trial.state == TrialState.FAIL]
         first = f": the first because {reasons[0]}" if reasons else ""
         raise TrainingError(f"none of {counts.finished} trials completed{first}; the report is {report}")
     objective = tuning.config.tune.objective
@@ -238,7 +247,7 @@ def conclude(tuning: Tuning) -> StudyOutcome:
         f"best: trial {best.number}, {describe_outcome(best, objective)}",
         f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / BEST))}",
     ]
-    return StudyOutcome(tuning.folder, report, tuning.folder / BEST, lines)
+    return StudyOutcome(tuning.folder, report, lines)
 
 
 def describe_plan(config: Config, folder: Path | None = None) -> str:
@@ -246,9 +255,8 @@ def describe_plan(config: Config, folder: Path | None = None) -> str:
     context = trial_context(config, tuple(space), config.tune.n_trials)
     trials, over = config.tune.n_trials, 0
     if folder is not None:
-        store, _ = open_study(config, folder, context, create=False)
-        with storage_errors(display_url(config.tune.storage, folder)):
-            counts = store.counts
+        store = open_study(config, folder, context)
+        counts = store.counts
         trials, over = max(trials, counts.all), counts.finished
     units, done = len(context.units), f", {over} of them over" if over else ""
     return (
@@ -271,39 +279,33 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
         If there is no such trial, nothing was recorded of it, or its values differ.
     """
     context = trial_context(config, tuple(space_of(config)), config.tune.n_trials)
-    store, _ = open_study(config, folder, context, create=False)
-    with storage_errors(display_url(config.tune.storage, folder)):
-        trial = _recorded(store, number)
-        tries = int(store.study.user_attrs.get(TRIES, config.tune.n_trials))
-    course = trial.intermediate_values
-    differs, values, reason = False, None, None
-
-    def compare(level: int, reported: tuple[float, ...], updates: int) -> None:
-        nonlocal differs
-        differs = differs or (bool(course) and course.get(level) != reported[0])
-        if trial.state == TrialState.PRUNED and level >= max(course, default=0):
-            raise TrialPruned
-
-    scratch = folder / SCRATCH / f"again-{number}"
+    store = open_study(config, folder, context)
+    with storage_errors(store.name):
+        trial, tries = _recorded(store, number), store.tries
+    seeds = tuple(trial.user_attrs.get(ATTRIBUTES.seeds, context.seeds))
+    storage, scratch = InMemoryStorage(), folder / SCRATCH / f"again-{number}"
+    study = optuna.create_study(storage=storage, directions=store.study.directions)
+    alone = TrialStore(study, storage, config.tune, context.levels, "memory")
+    last = max(trial.intermediate_values, default=0)
+    pruned = trial.state == TrialState.PRUNED
+    study.pruner = ThresholdPruner(upper=-math.inf, n_warmup_steps=last) if pruned else NopPruner()
+    study.enqueue_trial(trial.params)
     try:
-        seeds = tuple(trial.user_attrs[ATTRIBUTES.seeds])
-        settings = changed_config(config, trial.params)
-        result = run_trial(replace(context, seeds=seeds, tries=tries), settings, scratch / "trial", compare)
-        values = list(result.values)
-    except TrialPruned:
-        pass
-    except (KeyError, FinflowError, RuntimeError, ValueError, ArithmeticError) as error:
-        reason = _failure_reason(error)
+        _run_and_record(Tuning(config, scratch, replace(context, seeds=seeds, tries=tries), alone), study.ask(), None)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         remove_empty([folder / SCRATCH])
-    recorded = trial.values if trial.state == TrialState.COMPLETE else None
-    if (values, reason, differs) == (recorded, trial.user_attrs.get(ATTRIBUTES.reason), False):
+    again, reason = study.trials[0], ATTRIBUTES.reason
+    recorded, now = (
+        (one.state, one.values, one.intermediate_values, one.user_attrs.get(reason)) for one in (trial, again)
+    )
+    if recorded == now:
         return [f"trial {number} again: {describe_outcome(trial, config.tune.objective)}, bit for bit as recorded"]
     other = trial.user_attrs.get(ATTRIBUTES.code) not in (None, code_hash())
     why = "the code has changed since" if other else "train.threads, the device or a library may be another"
-    listed = [", ".join(map(repr, one)) if one else "no value" for one in (recorded, values)]
-    raise TrainingError(f"trial {number} gave another result: {listed[0]} recorded, {reason or listed[1]} now; {why}")
+    listed = [", ".join(map(repr, one.values)) if one.values else "no value" for one in (trial, again)]
+    result = again.user_attrs.get(reason, listed[1])
+    raise TrainingError(f"trial {number} gave another result: {listed[0]} recorded, {result} now; {why}")
 
 
 def _recorded(store: TrialStore, number: int) -> FrozenTrial:

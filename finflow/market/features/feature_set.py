@@ -9,12 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.compiled_function import compiled_function
 from finflow.config import LENSES, FeaturesConfig
 from finflow.errors import MarketError, typed_line
 from finflow.imports import import_path
-from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.asset_features import ASSET_FEATURES, FILTER_FEATURES
+from finflow.market.features.asset_features import ASSET_FEATURES, FILTER_FEATURES, features_of
 from finflow.market.features.market_features import (
     MARKET_FEATURES,
     TurbulenceFit,
@@ -25,8 +23,7 @@ from finflow.market.features.market_features import (
     turbulence,
 )
 from finflow.market.features.regimes import RegimeFit, fit_regimes, regime
-from finflow.market.features.rolling_windows import PanelView, windows_of
-from finflow.market.features.trading_features import TRADING_FEATURES
+from finflow.market.features.rolling_windows import DAILY_WINDOWS, PanelView, windows_of
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
@@ -156,27 +153,18 @@ class RawFeatures(NamedTuple):
 def _raw(panel: MarketPanel, chosen: FeaturesConfig, fit: int | Models) -> RawFeatures:
     """Compute every feature of every bar, unscaled, with models that are given or fitted on so many bars."""
     view = PanelView(panel)
+    named = view.windows.named
     computed = [(one, one.compute(panel)) for one in map(user_feature, chosen.extra)]
     _check_names(one.name for one, _ in computed)
-    with_fields = [one for one in TRADING_FEATURES if all(getattr(panel, field) is not None for field in one.needs)]
-    builtin = [*ASSET_FEATURES, *with_fields, *FILTER_FEATURES.get(chosen.filters, ())]
+    builtin = features_of(panel, chosen.filters)
     of_assets = [(one, values) for one, values in computed if values.ndim == 2]
-    named = view.windows.named
     listing = [*((named(one.name), one.lenses) for one in builtin), *((one.name, one.lenses) for one, _ in of_assets)]
-    raw = np.empty((len(listing), *panel.close.shape))
-    for part in view.parts():  # a few assets at a time
-        for feature, column in zip(builtin, raw, strict=False):
-            column[:, part.columns] = feature.raw(part)
-    for feature, column in zip(builtin, raw, strict=False):
-        if feature.ranked:
-            column[:] = rolling.percentile_rank(column)
-    for column, (_, values) in zip(raw[len(builtin) :], of_assets, strict=True):
-        column[:] = values
+    raw = np.stack([*(one.compute(view) for one in builtin), *(values for _, values in of_assets)])
     models = fit
     if isinstance(models, int):
         regimes = fit_regimes(view, models) if chosen.regimes else None
         models = (fit_turbulence(view, models), fit_states(view.market[:models, 0]), regimes)
-    market = {named(name): compute(view) for name, compute in MARKET_FEATURES.items()}
+    market = {named(name): formula(view, view.windows) for name, formula in MARKET_FEATURES.items()}
     market |= {"turbulence": turbulence(view, models[0]), "crisis": crisis(view, models[1])}
     market |= {"regime": regime(view, models[2])} if chosen.regimes else {}
     market |= {one.name: values for one, values in computed if values.ndim == 1}
@@ -206,8 +194,8 @@ def scale_features(raw: RawFeatures, fitted: Fitted) -> Features:
 def _check_names(added: Iterable[str]) -> None:
     """Refuse a user's feature with the name of one of finflow's, whether or not this panel has it."""
     ours = {
-        *(one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES, *FILTER_FEATURES["all"])),
-        *MARKET_FEATURES,
+        *(DAILY_WINDOWS.named(one.name) for one in (*ASSET_FEATURES, *FILTER_FEATURES["all"])),
+        *map(DAILY_WINDOWS.named, MARKET_FEATURES),
         "turbulence",
         "crisis",
         "regime",
@@ -220,22 +208,10 @@ def _check_names(added: Iterable[str]) -> None:
 def _scale(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray) -> NDArray[np.float32]:
     """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
     result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
-    bars = len(defined)
-    _fill(raw.reshape(len(raw), bars, -1), defined.reshape(bars, -1), fits, result.reshape(bars, -1, len(raw)))
+    for index, (values, (center, spread)) in enumerate(zip(raw, fits, strict=True)):
+        result[..., index][defined] = np.clip((values[defined] - center) / spread, -_CLIP, _CLIP)
     result.setflags(write=False)
     return result
-
-
-@compiled_function(error_model="numpy")
-def _fill(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray, result: NDArray[np.float32]) -> None:
-    """Scale bar by bar, in the order of the result in memory."""
-    for bar in range(raw.shape[1]):
-        for index in range(len(raw)):
-            center, spread = fits[index]
-            for column in range(raw.shape[2]):
-                if defined[bar, column]:
-                    scaled = (raw[index, bar, column] - center) / spread
-                    result[bar, column, index] = min(max(scaled, -_CLIP), _CLIP)
 
 
 def _fit(sample: FloatArray) -> tuple[float, float]:

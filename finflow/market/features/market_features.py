@@ -1,7 +1,8 @@
 """Features of the market as a whole, which the gate and every expert read.
 
-A feature is a function of a `PanelView` that returns (bars,); row t is made from bars <= t. The market is the mean of
-the listed assets, m in the formulas, not the benchmark, so that it needs no data beyond the assets.
+A feature has the shape (bars,); row t is made from bars <= t. Formulas and names are those of `asset_features`. The
+market is the mean of the listed assets, m in the formulas, not the benchmark, so that it needs no data beyond the
+assets.
 
 Turbulence and the crisis probability have parameters, fitted on the rows before `fit_until`. The crisis probability is
 that of two hidden states (Hamilton 1989): in each of them m is normal, with a mean and a variance of its own, and a
@@ -14,7 +15,6 @@ smoother, which uses later returns, serves in fitting only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 
 from finflow.compiled_function import compiled_function
 from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.rolling_windows import FLOOR, PanelView
+from finflow.market.features.asset_features import Formula
+from finflow.market.features.rolling_windows import FLOOR, FeatureWindows, PanelView
 
 FloatArray = NDArray[np.float64]
-
-MARKET_FEATURES: dict[str, Callable[[PanelView], FloatArray]] = {}
-"""Name -> function of the features without parameters."""
 
 _FEWEST = 60
 """Training returns that an asset needs to count in the turbulence."""
@@ -41,67 +39,27 @@ _SHORTEST = 0.01
 """Smallest probability that a state lasts another bar; it ends with at least a hundredth of it."""
 
 
-def _feature(compute: Callable[[PanelView], FloatArray]) -> Callable[[PanelView], FloatArray]:
-    MARKET_FEATURES[compute.__name__] = compute
-    return compute
-
-
 def _spread(view: PanelView, window: int) -> FloatArray:
     return view.market_spread(window)[:, 0]
 
 
-@_feature
-def market_return_1(view: PanelView) -> FloatArray:
-    """m / std(m) over 63 bars: today's move in deviations (Jegadeesh 1990)."""
-    return view.market[:, 0] / _spread(view, view.windows.medium)
-
-
-@_feature
-def market_return_21(view: PanelView) -> FloatArray:
-    """Sum of m over 21 bars / (std(m) over 63 bars times sqrt 21): the month in deviations (Moskowitz et al. 2012)."""
-    window = view.windows.month
-    return view.market_series.total(window)[:, 0] / (_spread(view, view.windows.medium) * math.sqrt(float(window)))
-
-
-@_feature
-def market_sharpe_252(view: PanelView) -> FloatArray:
-    """mean(m) / std(m) sqrt 252 over 252 bars: Sharpe ratio of the year, without cash (Sharpe 1966)."""
-    mean = view.market_series.mean(view.windows.year)[:, 0]
-    return mean / _spread(view, view.windows.long) * math.sqrt(view.panel.bars_per_year)
-
-
-@_feature
-def market_volatility(view: PanelView) -> FloatArray:
-    """ln(std(m) sqrt 252) over 21 bars: log of the annual realised volatility (Andersen et al. 2003)."""
-    return np.log(_spread(view, view.windows.brief) * math.sqrt(view.panel.bars_per_year))
-
-
-@_feature
-def market_volatility_ratio(view: PanelView) -> FloatArray:
-    """ln of std(m) over 21 bars / std(m) over 252 bars, a log ratio: against its last year (Moreira and Muir 2017)."""
-    return np.log(_spread(view, view.windows.brief) / _spread(view, view.windows.long))
-
-
-@_feature
-def dispersion(view: PanelView) -> FloatArray:
-    """ln of the mean over 21 bars of the spread of r over assets, in logs (Solnik and Roulet 2000)."""
+def _dispersion(view: PanelView, windows: FeatureWindows) -> FloatArray:
     known = np.isfinite(view.returns)
     count = known.sum(axis=1, keepdims=True)
     deviation = np.where(known, view.returns - view.market, 0.0)
     across = np.sqrt((deviation * deviation).sum(axis=1, keepdims=True) / np.maximum(count, 1))
     across = np.where(count > 1, across, np.nan)
-    return np.log(np.maximum(rolling.mean(across, view.windows.brief)[:, 0], FLOOR))
+    return np.log(np.maximum(rolling.mean(across, windows.brief)[:, 0], FLOOR))
 
 
-@_feature
 def mean_correlation(view: PanelView) -> FloatArray:
-    """Mean pair correlation over 63 bars, -1 to 1, weighted by the product of deviations (Pollet and Wilson 2010).
+    """Mean pair correlation, as (n^2 var(m) - sum s^2) / ((sum s)^2 - sum s^2).
 
-    (n^2 var(m) - sum s^2) / ((sum s)^2 - sum s^2), as an implied correlation is made from an index and its parts. Exact
-    while the listed assets are the same through the window.
+    So an implied correlation is made from an index and its parts. Exact while the listed assets are the same through
+    the window.
     """
     window = view.windows.medium
-    spreads = view.gather(lambda part: part.spread(window))
+    spreads = view.spread(window)
     known = np.isfinite(spreads)
     count = known.sum(axis=1)
     spreads = np.where(known, spreads, 0.0)
@@ -111,29 +69,52 @@ def mean_correlation(view: PanelView) -> FloatArray:
     return np.where(count > 1, np.clip(value, -1.0, 1.0), np.nan)
 
 
-@_feature
-def market_trend(view: PanelView) -> FloatArray:
-    """(M - mean M) / (std(m) sqrt 200) over 200 bars, M the running sum of m: in deviations (Faber 2007)."""
-    window = view.windows.trend
-    above = view.market_path - rolling.mean(view.market_path, window)
-    return above[:, 0] / (_spread(view, max(window, view.windows.medium)) * math.sqrt(float(window)))
+def _trend(view: PanelView, windows: FeatureWindows) -> FloatArray:
+    above = view.market_path - rolling.mean(view.market_path, windows.trend)
+    deviation = _spread(view, max(windows.trend, windows.medium)) * math.sqrt(float(windows.trend))
+    return above[:, 0] / deviation
 
 
-@_feature
 def market_drawdown(view: PanelView) -> FloatArray:
-    """M - max M over 252 bars, in log units, 0 or less: distance from the year's high (George and Hwang 2004)."""
     return (view.market_path - rolling.maximum(view.market_path, view.windows.year))[:, 0]
 
 
-@_feature
-def breadth(view: PanelView) -> FloatArray:
-    """Share of assets whose log price is above its 200-bar mean, 0 to 1 (Colby and Meyers 1988)."""
-    above = view.gather(lambda part: part.path - part.path_series.mean(view.windows.trend))
+def _breadth(view: PanelView, windows: FeatureWindows) -> FloatArray:
+    above = view.path - view.path_series.mean(windows.trend)
     known = np.isfinite(above)
     count = known.sum(axis=1)
     with np.errstate(invalid="ignore"):
         share = ((above > 0.0) & known).sum(axis=1) / np.maximum(count, 1)
     return np.where(count > 0, share, np.nan)
+
+
+MARKET_FEATURES: dict[str, Formula] = {
+    # m / std(m) over 63 bars: today's move in deviations (Jegadeesh 1990)
+    "market_return_1": lambda v, w: v.market[:, 0] / _spread(v, w.medium),
+    # Sum of m over 21 bars / (std(m) over 63 bars times sqrt 21): the month in deviations (Moskowitz et al. 2012)
+    "market_return_{month}": lambda v, w: (
+        v.market_series.total(w.month)[:, 0] / (_spread(v, w.medium) * math.sqrt(float(w.month)))
+    ),
+    # mean(m) / std(m) sqrt 252 over 252 bars: Sharpe ratio of the year, without cash (Sharpe 1966)
+    "market_sharpe_{year}": lambda v, w: (
+        v.market_series.mean(w.year)[:, 0] / _spread(v, w.long) * math.sqrt(v.panel.bars_per_year)
+    ),
+    # ln(std(m) sqrt 252) over 21 bars: log of the annual realised volatility (Andersen et al. 2003)
+    "market_volatility": lambda v, w: np.log(_spread(v, w.brief) * math.sqrt(v.panel.bars_per_year)),
+    # ln of std(m) over 21 bars / std(m) over 252 bars, a log ratio: against its last year (Moreira and Muir 2017)
+    "market_volatility_ratio": lambda v, w: np.log(_spread(v, w.brief) / _spread(v, w.long)),
+    # ln of the mean over 21 bars of the spread of r over assets, in logs (Solnik and Roulet 2000)
+    "dispersion": _dispersion,
+    # Mean pair correlation over 63 bars, -1 to 1, weighted by the product of deviations (Pollet and Wilson 2010)
+    "mean_correlation": lambda v, _: mean_correlation(v),
+    # (M - mean M) / (std(m) sqrt 200) over 200 bars, M the running sum of m: in deviations (Faber 2007)
+    "market_trend": _trend,
+    # M - max M over 252 bars, in log units, 0 or less: distance from the year's high (George and Hwang 2004)
+    "market_drawdown": lambda v, _: market_drawdown(v),
+    # Share of assets whose log price is above its 200-bar mean, 0 to 1 (Colby and Meyers 1988)
+    "breadth": _breadth,
+}
+"""Name -> formula of the features without parameters, (bars,)."""
 
 
 class TurbulenceFit(NamedTuple):

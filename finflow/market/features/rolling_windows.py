@@ -12,15 +12,15 @@ between. A feature whose window differs has another name, so that an agent of da
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
 
-from finflow.compiled_function import compiled_function
 from finflow.market.bar_frequency import MONTHLY, WEEKLY
 from finflow.market.panel import MarketPanel
 
@@ -28,8 +28,6 @@ FloatArray = NDArray[np.float64]
 
 FLOOR = 1e-4
 """Smallest daily deviation that anything is divided by: smaller ones are rounding."""
-_COLUMNS = 32
-"""Assets computed together, whose series fit into the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -59,23 +57,11 @@ class FeatureWindows:
         return max(self.long, self.year, self.trend) + 1
 
     def named(self, name: str) -> str:
-        """Name of a feature with these windows, from its name with those of daily prices."""
-        return TEMPLATES.get(name, name).format(**asdict(self))
+        """Name of a feature with these windows, from one with their names in braces."""
+        return name.format(**asdict(self))
 
 
 DAILY_WINDOWS = FeatureWindows()
-TEMPLATES = {
-    template.format(**asdict(DAILY_WINDOWS)): template
-    for template in (
-        *("return_{week}", "return_{month}", "return_{quarter}", "macd_{fast}_{slow}", "rsi_{strength}"),
-        *("bollinger_{bands}", "volatility_{brief}", "volatility_{long}", "beta_{long}", "correlation_{long}"),
-        *("residual_{month}", "drawdown_{year}", "worst_{bar}_{medium}", "sharpe_{year}"),
-        *("relative_strength_{half}", "parkinson_{brief}", "garman_klass_{week}", "close_location_{fortnight}"),
-        *("overnight_{month}", "overnight_risk_{medium}", "abnormal_volume_{medium}", "money_flow_{month}"),
-        *("balance_volume_{medium}", "market_return_{month}", "market_sharpe_{year}"),
-    )
-}
-"""Name of a feature of daily prices -> its name with any windows."""
 WEEKLY_WINDOWS = FeatureWindows(
     **{"week": 2, "fortnight": 4, "month": 4, "quarter": 13, "half": 26, "year": 52, "skipped": 4},
     **{"brief": 13, "medium": 26, "long": 104, "trend": 40},
@@ -163,82 +149,29 @@ def ema(values: FloatArray, span: int) -> FloatArray:
 
 def percentile_rank(values: FloatArray) -> FloatArray:
     """Rank within each row, from -1 (lowest) to 1 (highest); ties share their mean; NaN stays NaN, alone is 0."""
-    result = np.full(values.shape, np.nan)
-    _rank(values, np.argsort(values, axis=1), result)
-    return result
-
-
-@compiled_function(error_model="numpy")
-def _rank(values: FloatArray, order: NDArray[np.int64], result: FloatArray) -> None:
-    for row in range(len(values)):
-        count = 0
-        while count < values.shape[1] and not np.isnan(values[row, order[row, count]]):
-            count += 1
-        first = 0
-        while first < count:
-            after = first + 1
-            while after < count and values[row, order[row, after]] == values[row, order[row, first]]:
-                after += 1
-            # Places first ... after - 1 share their mean.
-            rank = 0.5 * (first + after - 1)
-            for place in range(first, after):
-                result[row, order[row, place]] = 2.0 * rank / (count - 1) - 1.0 if count > 1 else 0.0
-            first = after
-
-
-def _once(method: Callable[[PanelView, int], FloatArray]) -> Callable[[PanelView, int], FloatArray]:
-    """Compute a series of a view for a window once."""
-
-    def computed(view: PanelView, window: int) -> FloatArray:
-        key = method.__name__, window
-        if key not in view.computed:
-            view.computed[key] = method(view, window)
-        return view.computed[key]
-
-    return computed
+    known = ~np.isnan(values)
+    rank = scipy.stats.rankdata(np.where(known, values, np.inf), axis=1)
+    others = known.sum(axis=1, keepdims=True) - 1
+    return np.where(known, np.where(others > 0, 2.0 * (rank - 1.0) / np.maximum(others, 1) - 1.0, 0.0), np.nan)
 
 
 class PanelView:
     """Returns of a panel and the intermediate series that several features share, each computed once.
 
-    Parameters
-    ----------
-    columns : slice
-        Assets in the view: all of them, or a few at a time, whose series fit into the processor's cache.
-    market : float64 (bars, 1), optional
-        The series `market` of all assets, where `columns` are only some of them.
+    ``windows`` are those of the features, by how many bars make a year; ``returns`` the log return of the bar that ends
+    at t, NaN unless the asset is listed at t - 1 and t.
     """
 
-    def __init__(self, panel: MarketPanel, columns: slice = slice(None), market: FloatArray | None = None) -> None:
+    def __init__(self, panel: MarketPanel) -> None:
         self.panel = panel
-        self.columns = columns
         self.windows = windows_of(panel.bars_per_year)
-        """Windows of the features, by how many bars make a year."""
-        self.close: FloatArray = np.ascontiguousarray(panel.close[:, columns])
-        self.listed = panel.listed[:, columns]
-        ratio = self.close[1:] / self.close[:-1]
+        self.close, self.listed = panel.close, panel.listed
         self.returns: FloatArray = np.full(self.close.shape, np.nan)
-        """Log return of the bar that ends at t; NaN unless the asset is listed at t - 1 and t."""
-        self.returns[1:] = np.log(ratio)
-        self.computed: dict[tuple[str, int], FloatArray] = {}
-        """Series by their name and window."""
-        if market is not None:
-            self.market = market
-
-    def parts(self) -> Iterator[PanelView]:
-        if self.panel.n_assets <= _COLUMNS:
-            yield self
-            return
-        for start in range(0, self.panel.n_assets, _COLUMNS):
-            yield PanelView(self.panel, slice(start, start + _COLUMNS), self.market)
-
-    def gather(self, series: Callable[[PanelView], FloatArray]) -> FloatArray:
-        """Compute a series of all assets, (bars, assets), for a few at a time."""
-        return np.concatenate([series(part) for part in self.parts()], axis=1)
+        self.returns[1:] = np.log(self.close[1:] / self.close[:-1])
 
     def field(self, name: str) -> FloatArray:
         """Open, high, low or volume of a panel that has it."""
-        values: FloatArray = getattr(self.panel, name)[:, self.columns]
+        values: FloatArray = getattr(self.panel, name)
         return values
 
     @cached_property
@@ -298,7 +231,6 @@ class PanelView:
         product = self._series.total(window) * self._market_beside.total(window) / window
         return (self._crossed.total(window) - product) / (window - 1)
 
-    @_once
     def spread(self, window: int) -> FloatArray:
         """s(window), at least a hundredth of a percent a day."""
         return np.maximum(self._series.std(window), FLOOR)
@@ -311,14 +243,16 @@ class PanelView:
         """Log return over `window` bars."""
         return self._series.total(window)
 
-    @_once
+    def moved(self, window: int) -> FloatArray:
+        """Log return over `window` bars in deviations of such a sum."""
+        return self.change(window) / (self.spread(self.windows.medium) * math.sqrt(float(window)))
+
     def beta(self, window: int) -> FloatArray:
         """cov(r, m) / var(m) over `window` bars."""
         spread = self.market_spread(window)
         beta: FloatArray = self.covariance(window) / (spread * spread)
         return beta
 
-    @_once
     def correlation(self, window: int) -> FloatArray:
         """corr(r, m) over `window` bars, in [-1, 1]."""
         return np.clip(self.covariance(window) / (self.spread(window) * self.market_spread(window)), -1.0, 1.0)

@@ -104,17 +104,13 @@ def french_portfolios() -> SourcePrices:
 
 
 def _facts(digest: str) -> dict[str, Any]:
-    try:
-        version = metadata.version("linearmodels")
-    except metadata.PackageNotFoundError:
-        version = "unknown"
     return {
         "source": "french",
         "data": (
             "30 portfolios of US stocks, monthly, 1949 to 2017: 12 industries, 9 by size and book-to-market, 9 by size "
             "and past return; Kenneth R. French's data library, shipped with linearmodels"
         ),
-        "linearmodels": version,
+        "linearmodels": metadata.version("linearmodels"),
         "file_sha256": digest,
         "licence": (
             "linearmodels is under the NCSA licence; the returns are from Kenneth R. French's data library, copyright "

@@ -13,9 +13,8 @@ import io
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,9 +41,8 @@ RESTATED = 1e-5
 """Relative change of a stored close that counts as one; Yahoo writes single precision."""
 
 
-@dataclass(frozen=True)
-class StoredPrices:
-    """A frame equal to the one stored, the facts stored with it, and the hash of the Parquet file."""
+class StoredPrices(NamedTuple):
+    """A frame equal to the one stored, the facts stored with it, and the hash of the file."""
 
     frame: pd.DataFrame
     facts: dict[str, Any]
@@ -52,12 +50,10 @@ class StoredPrices:
 
 
 class PriceStore:
-    """A folder of Parquet files named by their SHA-256, and one JSON manifest a request that points to one of them.
+    """A folder with a file a request: a line with the SHA-256 of the rest, a line of JSON with the facts, then Parquet.
 
-    The Parquet file is in place before the manifest that names it, and both appear by an atomic rename: a process
-    killed at any moment leaves the old state or the new one. A file whose hash has changed is never returned, nor is
-    a manifest whose own has. Of processes that write at once the last manifest counts. With ``read`` off the store only
-    writes (`--no-cache`).
+    A file appears by an atomic rename, and one whose hash has changed is never returned. With ``read`` off the store
+    only writes (`--no-cache`).
     """
 
     def __init__(self, folder: Path, read: bool = True) -> None:
@@ -69,46 +65,40 @@ class PriceStore:
     def get(self, request: Mapping[str, Any]) -> StoredPrices | None:
         """Return the prices stored for a request, or None if there are none, or damaged ones (with a warning)."""
         self.damaged = False
-        manifest_path = self._manifest(request)
-        if not self.read or not manifest_path.exists():
+        path = self._path(request)
+        if not self.read or not path.exists():
             return None
         try:
-            manifest = json.loads(manifest_path.read_text("utf-8"))
-            if manifest.pop("manifest_sha256", None) != _hash(manifest):
-                raise ValueError("the SHA-256 of their manifest has changed")
-            if _hash(manifest["request"]) != _hash(request):
-                raise ValueError("their manifest answers another request")
-            digest, facts = str(manifest["sha256"]), dict(manifest["facts"])
-            content = (self.folder / f"{digest}.parquet").read_bytes()
-            if hashlib.sha256(content).hexdigest() != digest:
-                raise ValueError(f"the SHA-256 of {digest[:12]}.parquet has changed")
-            return StoredPrices(pd.read_parquet(io.BytesIO(content)), facts, digest)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            digest, _, rest = path.read_bytes().partition(b"\n")
+            if hashlib.sha256(rest).hexdigest().encode() != digest:
+                raise ValueError(f"the SHA-256 of {path.name} has changed")
+            line, _, table = rest.partition(b"\n")
+            manifest = json.loads(line)
+            if manifest["request"] != request:
+                raise ValueError(f"{path.name} answers another request")
+            return StoredPrices(pd.read_parquet(io.BytesIO(table)), manifest["facts"], digest.decode())
+        except (OSError, ValueError, KeyError) as error:
             self.damaged = True
             logger.warning("stored prices in %s are damaged (%s); fetching them again", self.folder, error)
             return None
 
     def put(self, request: Mapping[str, Any], frame: pd.DataFrame, facts: Mapping[str, Any]) -> StoredPrices:
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer)
-        content = buffer.getvalue()
-        digest = hashlib.sha256(content).hexdigest()
-        manifest: dict[str, Any] = {"request": dict(request), "sha256": digest, "facts": dict(facts)}
-        manifest["manifest_sha256"] = _hash(manifest)
+        table = io.BytesIO()
+        frame.to_parquet(table)
+        rest = _canonical({"request": dict(request), "facts": dict(facts)}) + b"\n" + table.getvalue()
+        digest = hashlib.sha256(rest).hexdigest()
         try:
-            write_atomically(self.folder / f"{digest}.parquet", content)
-            write_atomically(self._manifest(request), json.dumps(manifest, indent=1, sort_keys=True))
+            write_atomically(self._path(request), digest.encode() + b"\n" + rest)
         except OutputError as error:
             raise OutputError(f"downloaded prices cannot be stored (market.cache_dir): {error}") from None
         return StoredPrices(frame, dict(facts), digest)
 
-    def _manifest(self, request: Mapping[str, Any]) -> Path:
-        return self.folder / f"{_hash(request)[:32]}.json"
+    def _path(self, request: Mapping[str, Any]) -> Path:
+        return self.folder / f"{hashlib.sha256(_canonical(request)).hexdigest()[:32]}.prices"
 
 
-def _hash(content: Mapping[str, Any]) -> str:
-    canonical = json.dumps(dict(content), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(content), sort_keys=True, separators=(",", ":")).encode()
 
 
 def download_prices(config: MarketConfig, download: Download | None = None) -> SourcePrices:
@@ -139,18 +129,18 @@ def download_prices(config: MarketConfig, download: Download | None = None) -> S
             if was_damaged:
                 raise MarketError(f"the stored prices in {store.folder} are damaged, and {error}") from None
             raise
-        stored = store.put(request, _pack(tables), facts)
+        stored = store.put(request, pd.concat(tables, axis=1), facts)
     elif config.extend_cache:
         longer = _extend(config, assets, stored, download or yfinance_download())
-        stored = stored if longer is None else store.put(request, _pack(longer[0]), longer[1])
-    return SourcePrices(_unpack(stored.frame), {**stored.facts, "file_sha256": stored.sha256})
+        stored = stored if longer is None else store.put(request, pd.concat(longer[0], axis=1), longer[1])
+    return SourcePrices(_tables(stored.frame), {**stored.facts, "file_sha256": stored.sha256})
 
 
 def _extend(
     config: MarketConfig, assets: Sequence[str], stored: StoredPrices, download: Download
 ) -> tuple[PriceTables, dict[str, Any]] | None:
     """Stored prices with the bars that have come since, and their facts; None where there are none."""
-    tables = _unpack(stored.frame)
+    tables = _tables(stored.frame)
     close = tables["close"]
     last = close.index[-1]
     if last.date() + dt.timedelta(days=1) >= request_end(config):
@@ -203,15 +193,6 @@ def _column(
     return fetched if name in restated else table[name].combine_first(fetched)
 
 
-def _pack(tables: PriceTables) -> pd.DataFrame:
-    return pd.concat([table.add_prefix(f"{field}/") for field, table in tables.items()], axis=1)
-
-
-def _unpack(frame: pd.DataFrame) -> PriceTables:
-    fields: dict[str, list[str]] = {}
-    for column in frame.columns:
-        fields.setdefault(str(column).split("/", 1)[0], []).append(str(column))
-    return {
-        field: frame[columns].set_axis([column.split("/", 1)[1] for column in columns], axis=1)
-        for field, columns in fields.items()
-    }
+def _tables(frame: pd.DataFrame) -> PriceTables:
+    """Table of each field of a frame whose columns are (field, ticker)."""
+    return {str(field): pd.DataFrame(frame[field]) for field in frame.columns.unique(0)}

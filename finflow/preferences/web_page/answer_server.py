@@ -11,6 +11,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
@@ -18,7 +19,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from finflow.errors import FinflowError
-from finflow.preferences.web_page.answer_session import AnswerSession, Choice, StaleQuestionError
+from finflow.preferences.judged_pairs import Choice
+from finflow.preferences.web_page.answer_session import AnswerSession, StaleQuestionError
 
 HOST = "127.0.0.1"
 TOKEN_HEADER = "X-Finflow-Token"
@@ -67,10 +69,8 @@ class AnswerServer(ThreadingHTTPServer):
             As `page_html`, of the assets of the session.
         """
         self.session, self.page = session, page
-        try:
+        with suppress(KeyboardInterrupt):
             self.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            return
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -97,36 +97,33 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Take an answer, a skip or an undo, and send the next question."""
-        if not self._from_own_page():
-            return
-        if self.path != "/answer":
-            self._send_json(HTTPStatus.NOT_FOUND, {"error": "answers go to /answer"})
-        elif not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()):
-            message = "this page is of an earlier start of the server; load it again"
-            self._send_json(HTTPStatus.FORBIDDEN, {"error": message})
-        else:
-            self._take()
+        if self._from_own_page():
+            status, told = self._taken()
+            page = (
+                {"html": self.server.page(self.server.session)}
+                if status in (HTTPStatus.OK, HTTPStatus.CONFLICT)
+                else {}
+            )
+            self._send_json(status, {**told, **page})
 
-    def _take(self) -> None:
+    def _taken(self) -> tuple[HTTPStatus, dict[str, str]]:
+        if self.path != "/answer":
+            return HTTPStatus.NOT_FOUND, {"error": "answers go to /answer"}
+        if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()):
+            return HTTPStatus.FORBIDDEN, {"error": "this page is of an earlier start of the server; load it again"}
         length = self.headers.get("Content-Length", "")
+        short = length.isascii() and length.isdigit() and int(length) <= MOST_BYTES
         try:
-            if not (length.isascii() and length.isdigit()) or int(length) > MOST_BYTES:
-                self.close_connection = True
-                raise ValueError("an answer is shorter")
-            answer = Answer.model_validate_json(self.rfile.read(int(length)))
+            answer = Answer.model_validate_json(self.rfile.read(int(length)) if short else b"")
+            self.server.session.act(answer.question, answer.act)
         except ValueError:
             text = "an answer is an object of JSON: question, a number or null, and act: left, tie, right, skip or undo"
-            self._send_json(HTTPStatus.BAD_REQUEST, {"error": text})
-            return
-        session, status, told = self.server.session, HTTPStatus.OK, {}
-        try:
-            session.act(answer.question, answer.act)
+            return HTTPStatus.BAD_REQUEST, {"error": text}
         except StaleQuestionError as error:
-            status, told = HTTPStatus.CONFLICT, {"error": str(error)}
+            return HTTPStatus.CONFLICT, {"error": str(error)}
         except FinflowError as error:  # the file cannot be written: the question stays
-            self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)})
-            return
-        self._send_json(status, {**told, "html": self.server.page(session)})
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)}
+        return HTTPStatus.OK, {}
 
     def _from_own_page(self) -> bool:
         """True for a request by the page's own address; the others are refused."""

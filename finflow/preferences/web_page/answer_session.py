@@ -1,58 +1,46 @@
-"""Questions to a person, and the answers: what is asked next, and what is kept in the file."""
+"""Questions to a person, their page as HTML, and the file that the answers are kept in.
+
+A question shows two paths side by side, without the names of their strategies, which would bias the answer.
+"""
 
 from __future__ import annotations
 
+import base64
+import functools
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from finflow.config.preferences_section import JudgeConfig
-from finflow.errors import FinflowError
-from finflow.line_file import append_line, drop_last_line
-from finflow.preferences.judged_pairs import PAIRS, DrawnPair, draw_pairs, pair_generator
-from finflow.preferences.pairs import Better, Pair, Segment, json_line, read_pairs
-from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
+from finflow.errors import FinflowError, OutputError
+from finflow.evaluation.page.drawing import (
+    AREA_COLOURS,
+    BLUE,
+    GREY,
+    VERMILION,
+    legend_of_figure,
+    percent_axis,
+    render,
+)
+from finflow.evaluation.page.page_numbers import show
+from finflow.evaluation.report.figures import stack_assets
+from finflow.evaluation.statistics.metrics import drawdown_series
+from finflow.files import read_text_input, write_atomically
+from finflow.line_file import append_line
+from finflow.preferences.judged_pairs import PAIRS, Choice, DrawnPair, draw_pairs, measure, pair_generator
+from finflow.preferences.pairs import NAME, Pair, PortfolioPath, Segment, SegmentMarket, read_pairs
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from matplotlib.figure import Figure
 
 PURPOSE = 94  # of the generator that draws sides
-Choice = Literal["left", "tie", "right"]
 
 
-class Question(NamedTuple):
-    """A pair of segments to be compared.
-
-    Attributes
-    ----------
-    segments : tuple of Segment
-        First and second, as in the file.
-    paths : tuple of PortfolioPath
-        Of the first and the second.
-    turned : bool
-        True where the second is shown on the left.
-    """
-
-    segments: tuple[Segment, Segment]
-    paths: tuple[PortfolioPath, PortfolioPath]
-    turned: bool
-
-    @property
-    def shown(self) -> tuple[PortfolioPath, PortfolioPath]:
-        """Paths on the left and on the right."""
-        first, second = self.paths
-        return (second, first) if self.turned else (first, second)
-
-    def answered(self, choice: Choice) -> Pair:
-        """The pair with an answer."""
-        if choice == "tie":
-            better: Better = "tie"
-        else:
-            better = "second" if (choice == "left") == self.turned else "first"
-        return Pair(first=self.segments[0], second=self.segments[1], better=better, chance=None)
-
-
-def make_questions(market: SegmentMarket, count: int, config: JudgeConfig, seed: int) -> tuple[Question, ...]:
+def make_questions(market: SegmentMarket, count: int, config: JudgeConfig, seed: int) -> tuple[DrawnPair, ...]:
     """Draw questions: the first of the pairs that a judge is given by the same seed, none of them twice.
 
     At least `PAIRS` pairs are drawn, so that a larger number of questions goes on after those of a smaller one. There
@@ -63,7 +51,7 @@ def make_questions(market: SegmentMarket, count: int, config: JudgeConfig, seed:
         different.setdefault(frozenset(pair.segments), pair)
     kept = list(different.values())[:count]
     turned = np.random.default_rng(np.random.SeedSequence([PURPOSE, seed])).random(len(kept)) < 0.5
-    return tuple(Question(pair.segments, pair.paths, bool(side)) for pair, side in zip(kept, turned, strict=True))
+    return tuple(pair._replace(turned=bool(side)) for pair, side in zip(kept, turned, strict=True))
 
 
 class StaleQuestionError(FinflowError):
@@ -84,7 +72,7 @@ class AnswerSession:
         Answers that the file has, from `answers_so_far`.
     """
 
-    def __init__(self, file: Path, questions: Sequence[Question], before: Sequence[Pair]) -> None:
+    def __init__(self, file: Path, questions: Sequence[DrawnPair], before: Sequence[Pair]) -> None:
         self.file, self.questions = file, questions
         self._lock = threading.Lock()
         told = {frozenset((pair.first, pair.second)) for pair in before}
@@ -140,13 +128,19 @@ class AnswerSession:
                 if self._dealt:
                     last, pair = next(reversed(self._dealt.items()))
                     if pair:
-                        drop_last_line(self.file, json_line(pair))
+                        self._drop(pair.line())
                     del self._dealt[last]
             elif number is not None:
                 pair = None if act == "skip" else self.questions[number].answered(act)
                 if pair:
-                    append_line(self.file, json_line(pair))
+                    append_line(self.file, pair.line())
                 self._dealt[number] = pair
+
+    def _drop(self, line: str) -> None:
+        content = read_text_input(self.file, NAME, OutputError)
+        if not content.endswith(f"\n{line}\n") and content != f"{line}\n":
+            raise OutputError(f"{self.file} ends with another line than the one to take back: something else wrote it")
+        write_atomically(self.file, content.removesuffix(f"{line}\n"))
 
     def close(self) -> str:
         """Take no more answers, and tell the session in a line."""
@@ -168,3 +162,89 @@ def answers_so_far(file: Path) -> tuple[Pair, ...]:
     if not file.exists() or (file.is_file() and not file.stat().st_size):
         return ()
     return read_pairs([file]).pairs
+
+
+STYLES = "finflow.evaluation.page"  # whose style sheet the page begins with
+SMALLEST_RANGE = 0.01  # of an axis: below it, noise would fill a chart
+FACTS = (
+    ("return", "return", "%", True),
+    ("max drawdown", "drawdown", "%", False),
+    ("largest loss", "loss", "%", False),
+    ("volatility a year", "volatility", "%", False),
+    ("turnover a year", "turnover", "×", False),
+)
+"""Name on the page, name among a judge's measures, unit, and whether a sign is shown."""
+
+
+def page_html(
+    session: AnswerSession,
+    template: str = "question.html.j2",
+    *,
+    assets: Sequence[str],
+    bars_per_year: int,
+    **facts: str,
+) -> str:
+    """HTML of the question that is asked: the part of the page that changes with every answer, or the whole page.
+
+    Parameters
+    ----------
+    template : str
+        ``pair_page.html.j2`` for the whole page.
+    assets : sequence of str
+        Names of the assets, cash left out.
+    facts
+        ``token`` that answers carry, and ``nonce`` of the style and script of the whole page.
+    """
+    number = session.current
+    panels: list[dict[str, object]] = []
+    image = ""
+    if number is not None:
+        shown = session.questions[number].shown
+        image = base64.b64encode(draw_paths(shown, assets)).decode("ascii")
+        measures = [measure(path, bars_per_year) for path in shown]
+        panels = [
+            {
+                "side": side,
+                "span": f"{len(path)} holding periods, ending {path.dates[0]} to {path.dates[-1]}",
+                "facts": [(name, show(found[key], unit, 1, plus=plus)) for name, key, unit, plus in FACTS],
+            }
+            for side, path, found in zip(("Left", "Right"), shown, measures, strict=True)
+        ]
+    state = {"session": session, "number": number, "panels": panels, "image": image, **facts}
+    return _environment().get_template(template).render(state)
+
+
+def draw_paths(paths: tuple[PortfolioPath, PortfolioPath], assets: Sequence[str]) -> bytes:
+    """Draw equity, drawdown, weights and turnover of two paths side by side, on the same scales, as PNG."""
+    held = np.sum([path.filled[:, :-1].mean(axis=0) for path in paths], axis=0)
+    top = [int(column) for column in np.argsort(-held, kind="stable")[: len(AREA_COLOURS)]]
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(4, 2, sharex="col", sharey="row", height_ratios=(4, 2, 3, 2))
+        for side, (equity, drawdown, weights, turnover), path in zip(("Left", "Right"), grid.T, paths, strict=True):
+            days = np.concatenate([path.dates[:1] - 1, path.dates])
+            equity.set_title(side)
+            equity.plot(days, np.cumprod(np.append(1.0, 1.0 + path.returns)), color=BLUE)
+            equity.axhline(1.0, color=GREY, linestyle="--", linewidth=0.8)
+            drawdown.fill_between(days, np.append(0.0, drawdown_series(path.returns)), color=VERMILION, alpha=0.45)
+            stack_assets(weights, path.dates, path.filled, assets, top)
+            turnover.fill_between(path.dates, path.turnover, step="mid", color=BLUE)
+            turnover.set_xlim(days[0], days[-1])
+        for axes, name in zip(grid[:, 0], ("value of 1", "drawdown", "weights", "turnover"), strict=True):
+            axes.set_ylabel(name)
+            low, high = axes.get_ylim()
+            spare = max(0.5 * (SMALLEST_RANGE - (high - low)), 0.0)
+            axes.set_ylim(low - spare, high + spare)
+        for axes in grid[[1, 3], 0]:
+            percent_axis(axes)
+        legend_of_figure(figure, grid[2, 0])
+
+    return render(draw, 6.5)
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    loader = ChoiceLoader([PackageLoader(__package__), PackageLoader(STYLES)])
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -15,7 +15,8 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,10 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
+from finflow.errors import first_few, typed_line
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.feature_set import user_feature
 from finflow.strategies.strategy import Strategy
-from finflow.training.audit.audited_decisions import AnswerRecorder, AuditedMarket, Watched
+from finflow.training.audit.audit_subjects import AuditSubjects
+from finflow.training.audit.audited_parts import Recorder, Watched
 from finflow.training.audit.foreknowledge import (
     FEWEST,
     FloatArray,
@@ -36,25 +39,17 @@ from finflow.training.audit.foreknowledge import (
     ranks_of,
     views_of_portfolios,
 )
-from finflow.training.audit.look_ahead import (
-    BEYOND_LIMIT,
-    CLEAN,
-    FAILED,
-    FOREKNOWLEDGE,
-    NOTED,
-    OPENED,
-    Finding,
-    raised,
-)
+from finflow.training.audit.look_ahead import BEYOND_LIMIT, CLEAN, FAILED, FOREKNOWLEDGE, NOTED, OPENED, Finding
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Decided = tuple[Sequence[View], NDArray[np.int64], int]
+"""Views of decisions, the newest bar that each may know, and the bars from there to the fill."""
 
 _CODE = (".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth")
 _OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/", "/usr/share/zoneinfo/")
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ACTIVE: list[dict[str, None]] = []
-_HOOKED: list[bool] = []
 
 
 class OpenedFiles:
@@ -65,9 +60,7 @@ class OpenedFiles:
 
     def watch(self, component: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function of a component, and record what it opens until it returns or raises."""
-        if not _HOOKED:
-            sys.addaudithook(_hook)
-            _HOOKED.append(True)
+        _add_hook()
         _ACTIVE.append(self.found.setdefault(component, {}))
         try:
             return function(*args, **kwargs)
@@ -75,21 +68,22 @@ class OpenedFiles:
             _ACTIVE.pop()
 
 
+@cache
+def _add_hook() -> None:
+    sys.addaudithook(_hook)
+
+
 def _hook(event: str, args: tuple[Any, ...]) -> None:
     if not _ACTIVE or event not in _WORDS:
         return
-    text = _WORDS[event](*args)
-    if text is not None and not _imports_a_library(sys._getframe(1)):
-        _ACTIVE[-1][text] = None
-
-
-def _imports_a_library(frame: FrameType | None) -> bool:
-    """Return true where a library that is being imported opens, and not the code that is watched."""
+    words, place = _WORDS[event]
+    text = _file(*args) if event == "open" else f"{words} {_name(args[place])}"
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not OpenedFiles.watch.__code__:
         if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(_LIBRARIES):
-            return True
+            return  # a library that is being imported opens it, and not the code that is watched
         frame = frame.f_back
-    return False
+    _ACTIVE[-1] |= {text: None} if text else {}
 
 
 def _file(path: object, mode: object = None, flags: object = 0) -> str | None:
@@ -103,23 +97,20 @@ def _file(path: object, mode: object = None, flags: object = 0) -> str | None:
     return f"writes the file {name}" if writes else f"reads the file {name}"
 
 
-def _place(address: object) -> str:
-    return ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
+def _name(value: object) -> str:
+    return ":".join(map(str, value[:2])) if isinstance(value, tuple) else str(value)
 
 
-_WORDS: dict[str, Callable[..., str | None]] = {
-    "open": _file,
-    "sqlite3.connect": lambda database, *_: f"opens the database {database}",
-    "socket.connect": lambda _, address: f"connects to {_place(address)}",
-    "socket.sendto": lambda _, address: f"sends to {_place(address)}",
-    "urllib.Request": lambda address, *_: f"asks for {address}",
-    "subprocess.Popen": lambda program, *_: f"runs {program}",
-    "os.system": lambda command, *_: f"runs {command!s}",
-    "os.exec": lambda program, *_: f"runs {program!s}",
-    "os.posix_spawn": lambda program, *_: f"runs {program!s}",
-    "os.spawn": lambda _, program, *__: f"runs {program!s}",
+_WORDS = {
+    "open": ("", 0),
+    "sqlite3.connect": ("opens the database", 0),
+    "socket.connect": ("connects to", 1),
+    "socket.sendto": ("sends to", 1),
+    "urllib.Request": ("asks for", 0),
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"), ("runs", 0)),
+    "os.spawn": ("runs", 1),
 }
-"""By event of the interpreter, its arguments in words."""
+"""By event of the interpreter: words for it, and the place of their object among its arguments."""
 
 
 class AuditedForeknowledge:
@@ -129,7 +120,7 @@ class AuditedForeknowledge:
     training on, where an agent has not learned from what follows.
     """
 
-    def __init__(self, market: AuditedMarket, opened: OpenedFiles) -> None:
+    def __init__(self, market: AuditSubjects, opened: OpenedFiles) -> None:
         self.market = market
         self.opened = opened
         self.test = Foreknowledge(market.panel.close, market.config.train.seed)
@@ -139,81 +130,72 @@ class AuditedForeknowledge:
         panel = self.market.panel
         for path in self.market.config.features.extra:
             name = f"feature {path.partition('@')[0]}"
-            feature = user_feature(path)
-            try:
-                values = self.opened.watch(name, feature.compute, panel)
-            except Exception as error:
-                yield self._finding(name, np.arange(panel.n_bars), FAILED, raised(error))
-                continue
-            yield self._judged(name, list(_views_of_feature(feature.name, values)), np.arange(panel.n_bars))
+            yield self._judged(name, np.arange(panel.n_bars), partial(self._own_feature, name, path))
         features = self.market.features(panel, self.market.split.train_end)
         bars = np.arange(features.first_bar, panel.n_bars)
         assets = [(name, features.assets[bars, :, i]) for i, name in enumerate(features.asset_names)]
         whole = [(name, features.market[bars, i]) for i, name in enumerate(features.market_names)]
         views = [view for name, values in (*assets, *whole) for view in _views_of_feature(name, values)]
-        yield self._judged("features", views, bars)
+        yield self._judged("features", bars, lambda: (views, bars, 0))
+
+    def _own_feature(self, name: str, path: str) -> Decided:
+        panel, feature = self.market.panel, user_feature(path)
+        values = self.opened.watch(name, feature.compute, panel)
+        return list(_views_of_feature(feature.name, values)), np.arange(panel.n_bars), 0
 
     def of_strategies(self, makers: Mapping[str, Callable[[], Strategy]]) -> Iterator[Finding]:
         lag, panel, split = self.market.config.env.execution_lag, self.market.panel, self.market.split
         process = self.market.process(panel, split.train_end, lag)
         window = range(max(split.train_end, process.first_bar), panel.n_bars)
         count = len(process.decision_bars(window))
+        few = f"{count} decisions after training are too few to test; {FEWEST} are needed"
+        ends = (panel.dates[split.train_end - 1], panel.dates[-1])
         for name, make in makers.items():
             if count < FEWEST:
-                few = f"{count} decisions after training are too few to test; {FEWEST} are needed"
-                yield self._finding(name, np.array([split.train_end - 1, panel.n_bars - 1]), NOTED, few, rows=count)
-                continue
-            try:
-                decided = decided_views(process, window, make(), partial(self.opened.watch, name))
-            except Exception as error:
-                yield self._finding(name, np.array(window), FAILED, raised(error))
-                continue
-            yield self._judged(name, *decided)
+                yield Finding(name, FOREKNOWLEDGE, ends, count, NOTED, where=few)
+            else:
+                yield self._judged(name, np.array(window), partial(self._decided, name, process, window, make))
+
+    def _decided(self, name: str, process: DecisionProcess, window: range, make: Callable[[], Strategy]) -> Decided:
+        return decided_views(process, window, make(), partial(self.opened.watch, name))
 
     def of_opened(self) -> Iterator[Finding]:
         """Yield a note for each component that opened anything."""
+        ends = tuple(self.market.panel.dates[[0, -1]])
         for name, opened in self.opened.found.items():
             if opened:
-                first, more = list(opened)[:5], len(opened) - 5
-                names = ", ".join(first) + (f" and {more} more" if more > 0 else "")
-                yield self._finding(name, np.array([0, self.market.panel.n_bars - 1]), NOTED, names, OPENED, rows=0)
+                yield Finding(name, OPENED, ends, 0, NOTED, where=first_few(list(opened), 5))
 
-    def _judged(self, name: str, views: Sequence[View], known: NDArray[np.int64], paid: int = 0) -> Finding:
+    def _judged(self, name: str, bars: NDArray[np.int64], decide: Callable[[], Decided]) -> Finding:
+        dates = self.market.panel.dates
+        try:
+            views, known, paid = decide()
+        except Exception as error:
+            return Finding(name, FOREKNOWLEDGE, tuple(dates[bars[[0, -1]]]), len(bars), FAILED, where=typed_line(error))
+        finding = Finding(name, FOREKNOWLEDGE, tuple(dates[known[[0, -1]]]), len(known), CLEAN)
         worst = max(self.test.scores(views, known, paid), key=lambda one: one.share, default=None)
         if worst is None:
-            return self._finding(name, known, CLEAN)
-        first, last = self.market.panel.dates[known[[worst.rows.start, worst.rows.stop - 1]]]
+            return finding
+        first, last = dates[known[[worst.rows.start, worst.rows.stop - 1]]]
         words = (
             f"the rank correlation of its {worst.view} with {worst.outcome} is {worst.value:+.2f} beyond that of other "
             f"dates, from {first} to {last}; no honest rule is known to reach "
             f"{worst.limit:.2f} of this market, and chance has a deviation of {worst.spread:.2f}"
         )
-        return self._finding(name, known, BEYOND_LIMIT, words)
-
-    def _finding(
-        self,
-        name: str,
-        bars: NDArray[np.int64],
-        verdict: str,
-        where: str = "",
-        probe: str = FOREKNOWLEDGE,
-        rows: int | None = None,
-    ) -> Finding:
-        ends = self.market.panel.dates[bars[[0, -1]]]
-        return Finding(name, probe, tuple(ends), len(bars) if rows is None else rows, verdict, where=where)
+        return replace(finding, verdict=BEYOND_LIMIT, where=words)
 
 
 def decided_views(
     process: DecisionProcess, window: range, strategy: Strategy, watched: Watched | None = None
-) -> tuple[list[View], NDArray[np.int64], int]:
+) -> Decided:
     """Views of a strategy's decisions, the newest bar that each may know, and the bars from there to the fill."""
-    recorder = AnswerRecorder(strategy, watched=watched)
+    recorder = Recorder(strategy, watched=watched)
     run_backtests(process, window, [recorder])
-    held = np.stack(recorder.accounts)[:, : process.n_weights]
+    targets, held = np.stack(recorder.answers["weights"]), np.stack(recorder.accounts)[:, : process.n_weights]
     # The account is its owner's and known a bar before the fill, also where prices are older.
     paid = min(process.lag, 1)
     known = np.asarray(process.decision_bars(window), dtype=np.int64) - paid
-    return views_of_portfolios(np.stack(recorder.answers["weights"]), held), known, paid
+    return views_of_portfolios(targets, held), known, paid
 
 
 def _views_of_feature(name: str, values: FloatArray) -> Iterator[View]:

@@ -27,7 +27,7 @@ from finflow.strategies.classical import NAMED, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles
-from finflow.training.audit.look_ahead import Component, Finding, Probe, audit, joined, unprimed, verdict_of
+from finflow.training.audit.look_ahead import Finding, Probe, audit, joined, unprimed, verdict_of
 from finflow.training.audit.shocked_panels import CUT, REPEAT, SHOCKS
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import choose_device
@@ -62,38 +62,32 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     subjects, opened = AuditSubjects(panel, config, split), OpenedFiles()
     for path in config.features.extra:
         opened.watch(f"feature {path.partition('@')[0]}", user_feature, path)
+    named = {f"strategy {name}": partial(named_strategy, name, config.evaluation) for name in NAMED}
     own: dict[str, Callable[[], Strategy]] = {
-        name: partial(opened.watch, f"strategy {name}", named_strategy, name, config.evaluation)
-        for name in dict.fromkeys(strategies)
-        if name not in NAMED
+        title: partial(opened.watch, title, named_strategy, name, config.evaluation)
+        for name in strategies
+        if (title := f"strategy {name}") not in named
     }
-    makers = {name: partial(named_strategy, name, config.evaluation) for name in NAMED} | own
-    for make in makers.values():
+    for make in own.values():
         make()  # a name that is not known is the user's mistake, not a finding
-    components: list[Component] = [*subjects.of_market(), *subjects.of_decisions(makers)]
     if agent is not None:
         device = choose_device(config.train.device)
         policy = policy_of(read_checkpoint(agent), device)
         policy.eval()
         own["agent"] = lambda: AgentStrategy(policy, device, acting=config.acting)
-        components += subjects.of_agent(own["agent"])
+    components = [*subjects.of_market(), *subjects.of_decisions(named | own)]
     lag, seed = config.env.execution_lag, config.train.seed
     # Before anything is asked here: the first answer of all may be what is remembered.
-    first = unprimed(panel, components, first_probes(split, lag), seed)
+    first = unprimed(panel, components, (split.train_end - 1, split.test_end - lag - 3), seed)
     foreknowledge = AuditedForeknowledge(subjects, opened)
-    named = {name if name == "agent" else f"strategy {name}": make for name, make in own.items()}
-    findings = [*foreknowledge.of_features(), *foreknowledge.of_strategies(named)]
+    findings = [*foreknowledge.of_features(), *foreknowledge.of_strategies(own)]
     first_bar = compute_features(panel, split.train_end).first_bar
     found = [*audit(panel, components, probes_of(split, first_bar, lag, seed), seed, first)]
     for piece, around, close in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
-        found += audit(piece, [*around.of_near(own)], close, seed)
+        quick = [one for one in (*around.of_market(), *around.of_decisions(own)) if one.quick]
+        found += audit(piece, quick, close, seed)
     every = joined([*found, *findings, *foreknowledge.of_opened()])
     return Audit(every, verdict_of(every))
-
-
-def first_probes(split: Split, lag: int) -> tuple[int, ...]:
-    """Bars after which `unprimed` changes the future: the end of training, and near the end of the data."""
-    return (split.train_end - 1, split.test_end - lag - 3)
 
 
 def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe, ...]:
@@ -105,11 +99,9 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
     rng = np.random.default_rng([seed, 7])
     first = first_bar + _FEWEST_ROWS
     latest = split.test_end - lag - 3
-    training, validation = (first, split.train_end - 2), (split.train_end, split.validation_end - 2)
     bars = {split.train_end - 1, split.validation_end - 1, latest}
-    for start, stop in (training, validation, (split.validation_end, latest)):
-        if stop > start:
-            bars |= {int(bar) for bar in rng.integers(start, stop, size=1)}
+    spans = ((first, split.train_end - 2), (split.train_end, split.validation_end - 2), (split.validation_end, latest))
+    bars |= {int(rng.integers(start, stop)) for start, stop in spans if stop > start}
     usable = sorted(bar for bar in bars if first <= bar <= latest)
     if not usable:
         raise MarketError(f"the windows are too short for an audit: no bar between {first} and {latest}")

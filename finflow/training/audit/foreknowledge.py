@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -115,53 +115,48 @@ def scores_of(view: View, outcome: UnknownReturns, seed: int, limit: float, ever
 
     ``seed`` draws the placebos. Unless ``every`` score is asked for, those within the limit are spared theirs.
     """
-    sizes, ranks, attainable = _pair(view, outcome)
-    excess = (sizes * (ranks - ranks.mean(axis=0))).sum(axis=1)
-    large = []
-    for span in _spans(len(sizes)) if _says_something(attainable) else ():
+    sizes, ranks, excess, attainable = _pair(view, outcome)
+    count, large = len(sizes), []
+    blocks = min(BLOCKS, count // FEWEST)
+    edges = [int(edge) for edge in np.linspace(0, count, blocks + 1)]
+    for span in (range(count), *(starmap(range, pairwise(edges)) if blocks > 1 else ())):
         weights = attainable[span]
-        if weights.sum() ** 2 / max((weights**2).sum(), 1e-300) >= EFFECTIVE:
+        if weights.any() and weights.sum() ** 2 / (weights**2).sum() >= EFFECTIVE:
             value = float(excess[span].sum() / weights.sum())
             large += [(span, value)] if every or abs(value) > limit else []
     if not large:
         return []
-    orders = _orders(len(sizes), np.random.default_rng([seed, 61]))
+    orders = _orders(count, np.random.default_rng([seed, 61]))
     by_placebo = np.array([np.einsum("ti,ti->t", sizes, ranks[order]) for order in orders])
     spreads = [float(by_placebo[:, span].sum(axis=1).std() / attainable[span].sum()) for span, _ in large]
     return [
-        RankScore(view.name, outcome.name, range(*span.indices(len(sizes))), value, spread, limit)
+        RankScore(view.name, outcome.name, span, value, spread, limit)
         for (span, value), spread in zip(large, spreads, strict=True)
     ]
 
 
 def excess_of(view: View, outcome: UnknownReturns) -> float:
     """Absolute score over all decisions, less the mean of all shifts; zero where the view says nothing."""
-    sizes, ranks, attainable = _pair(view, outcome)
-    if not _says_something(attainable):
-        return 0.0
-    return abs(float((sizes * (ranks - ranks.mean(axis=0))).sum())) / float(attainable.sum())
+    *_, excess, attainable = _pair(view, outcome)
+    return abs(float(excess.sum())) / max(float(attainable.sum()), 1e-300)
 
 
-def _says_something(attainable: FloatArray) -> bool:
-    return len(attainable) >= FEWEST and float(attainable.mean()) > _NO_VIEW
+def _pair(view: View, outcome: UnknownReturns) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Sizes, ranks of the outcomes, and for each decision its score beyond a lasting tilt's, and the most possible.
 
-
-def _spans(count: int) -> list[slice]:
-    blocks = min(BLOCKS, count // FEWEST)
-    edges = [int(edge) for edge in np.linspace(0, count, blocks + 1)]
-    return [slice(0, count), *([slice(a, b) for a, b in pairwise(edges)] if blocks > 1 else [])]
-
-
-def _pair(view: View, outcome: UnknownReturns) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Sizes, ranks of the outcomes, and for each decision the most that an order of the outcomes could give."""
+    All scores are zero where the view says nothing.
+    """
     ranks = outcome.ranks
     sizes = np.where(np.isfinite(view.sizes) & np.isfinite(outcome.returns), view.sizes, 0.0)
     if sizes.shape[1] == 1:  # over time: against the mean of the window
         sizes = sizes - sizes.mean(axis=0)
-        best = float(np.sort(sizes[:, 0]) @ np.sort(ranks[:, 0]))
-        share = np.abs(sizes[:, 0])
-        return sizes, ranks, share * (best / max(float(share.sum()), 1e-300))
-    return sizes, ranks, (np.sort(sizes, axis=1) * np.sort(ranks, axis=1)).sum(axis=1)
+        best, share = float(np.sort(sizes[:, 0]) @ np.sort(ranks[:, 0])), np.abs(sizes[:, 0])
+        attainable = share * (best / max(float(share.sum()), 1e-300))
+    else:
+        attainable = (np.sort(sizes, axis=1) * np.sort(ranks, axis=1)).sum(axis=1)
+    excess = (sizes * (ranks - ranks.mean(axis=0))).sum(axis=1)
+    says_something = len(attainable) >= FEWEST and float(attainable.mean()) > _NO_VIEW
+    return sizes, ranks, excess * says_something, attainable * says_something
 
 
 def _orders(count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:

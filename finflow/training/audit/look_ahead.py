@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.cores import ForkedCalls
+from finflow.errors import typed_line
 from finflow.market.panel import MarketPanel
 from finflow.training.audit.shocked_panels import CUT, REPEAT, SHOCKS, UNPRIMED, shocked
 
 FOREKNOWLEDGE, OPENED = "foreknowledge", "opened"
 KINDS = (*SHOCKS, UNPRIMED, FOREKNOWLEDGE, OPENED)
-CLEAN, LEAK, UNSTEADY, FAILED, BEYOND_LIMIT = "clean", "LEAK", "NOT REPEATABLE", "FAILED", "BEYOND LIMIT"
-NOTED = "note"
+CLEAN, NOTED = "clean", "note"
+LEAK, UNSTEADY, FAILED, BEYOND_LIMIT = "LEAK", "NOT REPEATABLE", "FAILED", "BEYOND LIMIT"
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,6 @@ def verdict_of(findings: Sequence[Finding]) -> str | None:
     return what[first.verdict] + more
 
 
-def raised(error: Exception) -> str:
-    """The error of a component, in one line: whatever a user's own code may raise is a finding."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
 class Rows(NamedTuple):
     """Part of an answer.
 
@@ -128,14 +125,9 @@ Answer = Mapping[str, Rows]
 Ask = Callable[[MarketPanel, int], Answer]
 
 
-def by_bar(values: NDArray[Any]) -> Rows:
-    """One row a bar, from the first bar on."""
-    return Rows(values, np.arange(len(values), dtype=np.int64))
-
-
 def rows_by_bar(tables: Mapping[str, NDArray[Any] | None]) -> Answer:
-    """Tables with one row a bar, without those that there are not."""
-    return {name: by_bar(table) for name, table in tables.items() if table is not None}
+    """Tables with one row a bar, from the first bar on; without those that there are not."""
+    return {name: Rows(table, np.arange(len(table))) for name, table in tables.items() if table is not None}
 
 
 class Probe(NamedTuple):
@@ -149,21 +141,21 @@ class Probe(NamedTuple):
 class Component:
     """A component to audit.
 
-    ``answer(panel, last)`` gives parts by name. It is asked first with the panel as it is, for every `last` (the last
-    bar that other futures share), so that it may confine its answer to rows near that bar. ``suits(last, kind)`` says
-    which probes it can be put to.
+    ``answer(panel, last)`` gives parts by name, of which those near `last` (the last bar that other futures share) are
+    enough. ``suits(last, kind)`` says which probes it can be put to, ``quick`` whether it can be put to many.
     """
 
     name: str
     answer: Ask
     suits: Callable[[int, str], bool] = lambda last, kind: True
+    quick: bool = False
 
     def ask(self, panel: MarketPanel, last: int) -> Answer | str:
-        """Answer, or the error that it raised."""
+        """Answer, or the error that it raised: whatever a user's own code may raise is a finding."""
         try:
             return self.answer(panel, last)
         except Exception as error:
-            return raised(error)
+            return typed_line(error)
 
 
 Unprimed = Mapping[tuple[int, int], "Answer | str"]
@@ -176,29 +168,25 @@ def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterabl
     probe. A copy of this process that sees another future first caches that one. Call it before any other probe;
     each component is asked at the first of `lasts` that suits it. Empty where processes cannot be copied.
     """
-    others: dict[int, MarketPanel] = {}
+    other = cache(lambda last: shocked(panel, "replaced", last, seed))
 
     def ask(place: tuple[int, int]) -> Answer | str:
         index, last = place
-        if last not in others:
-            others[last] = shocked(panel, "replaced", last, seed)
-        answer = components[index].ask(others[last], last)
-        return (
-            answer if isinstance(answer, str) else {name: rows.until(last + rows.lag) for name, rows in answer.items()}
-        )
+        answer = components[index].ask(other(last), last)
+        return answer if isinstance(answer, str) else {k: rows.until(last + rows.lag) for k, rows in answer.items()}
 
+    places: dict[int, int] = {}
+    for last in sorted(lasts):
+        suited = (index for index, component in enumerate(components) if component.suits(last, UNPRIMED))
+        places = dict.fromkeys(suited, last) | places
     answers: dict[tuple[int, int], Answer | str] = {}
     calls: ForkedCalls[tuple[int, int], Answer | str] | None = ForkedCalls.start(ask, waited_for=True)
     if calls is None:
         return answers
-    asked: set[int] = set()
     with suppress(EOFError):  # it has ended early: then missing answers are not compared
-        for last in sorted(lasts):
-            for index, component in enumerate(components):
-                if index not in asked and component.suits(last, UNPRIMED):
-                    asked.add(index)
-                    calls.begin((index, last))
-                    answers[index, last] = calls.result()
+        for place in places.items():
+            calls.begin(place)
+            answers[place] = calls.result()
     calls.end()
     return answers
 
@@ -216,74 +204,46 @@ def audit(
     ``seed`` is of the synthetic futures, and ``first`` from `unprimed`.
     """
     found: list[tuple[int, Finding]] = []
-    first = first or {}
-    kinds: dict[int, list[str]] = {last: [] for _, last in first}
+    kinds: dict[int, list[str]] = {last: [] for _, last in first or {}}
     for probe in probes:
         kinds.setdefault(probe.last, []).append(probe.kind)
     for last, wanted in sorted(kinds.items()):
-        before = {
-            index: component.ask(panel, last)
-            for index, component in enumerate(components)
-            if (index, last) in first or any(component.suits(last, kind) for kind in wanted)
-        }
-        for kind in (*wanted, UNPRIMED):
-            other = None if kind == UNPRIMED else shocked(panel, kind, last, seed)
-            for index, known in before.items():
-                component, after = components[index], first.get((index, last))
-                if other is not None:
-                    suits = component.suits(last, kind)
-                    after = (known if isinstance(known, str) else component.ask(other, last)) if suits else None
-                if after is not None:
-                    found.append((index, _judged(component.name, Probe(last, kind), panel, known, after)))
+        others = {kind: shocked(panel, kind, last, seed) for kind in wanted}
+        for index, component in enumerate(components):
+            answers = {UNPRIMED: after} if (after := (first or {}).get((index, last))) is not None else {}
+            suited = [kind for kind in wanted if component.suits(last, kind)]
+            if suited or answers:
+                before = component.ask(panel, last)
+                failed = isinstance(before, str)
+                answers |= {kind: before if failed else component.ask(others[kind], last) for kind in suited}
+                judged = (_judged(component.name, Probe(last, kind), panel, before, answers[kind]) for kind in answers)
+                found += [(index, finding) for finding in judged]
     return joined(finding for _, finding in sorted(found, key=lambda one: one[0]))
-
-
-class _Difference(NamedTuple):
-    """A difference between two answers: its size, and the bar, part and place in the row where it is."""
-
-    size: float
-    bar: int
-    part: str
-    place: str
 
 
 def _judged(name: str, probe: Probe, panel: MarketPanel, before: Answer | str, after: Answer | str) -> Finding:
     """The finding of one probe: the first difference, with the size of the largest."""
-
-    def date(bar: int) -> np.datetime64:
-        day: np.datetime64 = panel.dates[min(max(bar, 0), panel.n_bars - 1)]
-        return day
-
-    known = date(probe.last)
-    clean = Finding(name, probe.kind, (known,), 0, CLEAN)
+    known = panel.dates[probe.last]
     if isinstance(before, str) or isinstance(after, str):  # with the one future it may work, and with the other not
         error = before if isinstance(before, str) else after
-        return replace(clean, verdict=FAILED, difference=np.inf, where=f"{error}, asked about {known}")
-    compared, differences = _compare(before, after, probe)
-    if not differences:
-        return replace(clean, rows=compared)
-    first, size = min(differences, key=lambda one: one.bar), max(one.size for one in differences)
-    change = "" if first.place.startswith(("has", "is")) else f" changes by up to {size:.3g}"
-    return replace(
-        clean,
-        rows=compared,
-        verdict=UNSTEADY if probe.kind == REPEAT else LEAK,
-        difference=size,
-        where=f"its {' '.join(filter(None, first[2:]))} of {date(first.bar)}{change}, known: {known}",
-    )
-
-
-def _compare(before: Answer, after: Answer, probe: Probe) -> tuple[int, list[_Difference]]:
-    """Count the rows compared, and find the first difference of each part."""
+        return Finding(name, probe.kind, (known,), 0, FAILED, np.inf, f"{error}, asked about {known}")
     if probe.kind == CUT:  # a run that began with the end of the panel has no rows left
-        after = {**{name: rows.until(-1) for name, rows in before.items()}, **after}
-    if lone := sorted(set(before) ^ set(after)):
-        return 0, [_Difference(np.inf, probe.last, lone[0], "is there or not")]
-    found = [_compared(name, rows, after[name], probe) for name, rows in before.items()]
-    return sum(count for count, _ in found), [one for _, one in found if one is not None]
+        after = {**{part: rows.until(-1) for part, rows in before.items()}, **after}
+    found = [(probe.last, np.inf, part, "is there or not") for part in sorted(before.keys() ^ after.keys())]
+    compared = 0
+    for part in [part for part in before if part in after]:
+        count, differences = _compared(part, before[part], after[part], probe)
+        compared, found = compared + count, found + differences
+    if not found:
+        return Finding(name, probe.kind, (known,), compared, CLEAN)
+    bar, _, part, words = min(found, key=lambda one: one[0])
+    date = panel.dates[min(max(bar, 0), panel.n_bars - 1)]
+    where, largest = f"its {part} of {date} {words}, known: {known}", max(size for _, size, *_ in found)
+    return Finding(name, probe.kind, (known,), compared, UNSTEADY if probe.kind == REPEAT else LEAK, largest, where)
 
 
-def _compared(name: str, before: Rows, after: Rows, probe: Probe) -> tuple[int, _Difference | None]:
+def _compared(part: str, before: Rows, after: Rows, probe: Probe) -> tuple[int, list[tuple[int, float, str, str]]]:
+    """Count the rows that may not know what came after; and bar, size, place and words of a difference in them."""
     end = probe.last + before.lag
     if probe.kind == REPEAT:
         end = int(max(before.bars.max(initial=-1), after.bars.max(initial=-1)))
@@ -291,27 +251,19 @@ def _compared(name: str, before: Rows, after: Rows, probe: Probe) -> tuple[int, 
         end = min(end, max(int(after.bars.max(initial=-1)), probe.last - 1))
     (left, bars, *_), (right, others, *_) = before.until(end), after.until(end)
     if not np.array_equal(bars, others):
-        common = min(len(bars), len(others))
-        at = int(np.append(np.flatnonzero(bars[:common] != others[:common]), common)[0])
-        return len(bars), _Difference(np.inf, int((bars if at < len(bars) else others)[at]), name, "has other rows")
+        lone = set(bars.tolist()) ^ set(others.tolist())
+        return len(bars), [(min(lone, default=end), np.inf, part, "has other rows")]
     if left.shape != right.shape or left.dtype != right.dtype:
-        return len(bars), _Difference(np.inf, end, name, f"has the shape {right.shape} and not {left.shape}")
-    same = left == right
-    if left.dtype.kind == "f":
-        same |= np.isnan(left) & np.isnan(right)
-        if before.tolerance > 0.0:
-            same |= np.isclose(left, right, rtol=before.tolerance, atol=before.tolerance)
+        return len(bars), [(end, np.inf, part, f"has the shape {right.shape} and not {left.shape}")]
+    same, apart = left == right, np.full(left.shape, np.inf)
+    if left.dtype.kind in "fiub":
+        left, right = left.astype(np.float64), right.astype(np.float64)
+        same = np.isclose(left, right, rtol=before.tolerance, atol=before.tolerance, equal_nan=True)
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.nan_to_num(np.abs(left - right), nan=np.inf, posinf=np.inf)
     if same.all():
-        return len(bars), None
-    wrong = np.argwhere(~same)
-    where = wrong[np.argmin(bars[wrong[:, 0]])]
-    place = ", ".join(str(int(index)) for index in where[1:])
-    return len(bars), _Difference(_size(left, right, same), int(bars[where[0]]), name, f"[{place}]" if place else "")
-
-
-def _size(left: NDArray[Any], right: NDArray[Any], same: NDArray[np.bool_]) -> float:
-    if left.dtype.kind not in "fiub":
-        return float("inf")
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(left[~same].astype(np.float64) - right[~same].astype(np.float64))
-    return float(np.where(np.isnan(apart), np.inf, apart).max())
+        return len(bars), []
+    wrong, size = np.argwhere(~same), float(apart[~same].max())
+    row, *place = wrong[np.argmin(bars[wrong[:, 0]])].tolist()
+    where = f"{part} {place}" if place else part
+    return len(bars), [(int(bars[row]), size, where, f"changes by up to {size:.3g}")]

@@ -27,7 +27,6 @@ _JUMP = (0.1, 0.7)
 _DIVIDEND = 1e-3
 """Dividend yield of every bar of another future, beyond three times the real one."""
 _WEEK = 5
-_RATIOS = ("open", "high", "low")
 
 
 def shocked(panel: MarketPanel, kind: str, last: int, seed: int) -> MarketPanel:
@@ -58,39 +57,29 @@ def _replaced(panel: MarketPanel, last: int, rng: np.random.Generator) -> Market
     # A leak that shows on wild days alone must see one at once, up or down.
     moves[:1] = rng.choice([-1.0, 1.0], n_assets) * rng.uniform(*_JUMP, n_assets)
     close = _walk(panel, last, moves)
-    fields: dict[str, FloatArray] = {}
-    if panel.open is not None:
-        fields["open"] = close * np.exp(0.02 * rng.standard_normal(close.shape))
-    top, bottom = np.maximum(close, fields.get("open", close)), np.minimum(close, fields.get("open", close))
-    if panel.high is not None:
-        fields["high"] = top * np.exp(np.abs(0.02 * rng.standard_normal(close.shape)))
-    if panel.low is not None:
-        fields["low"] = bottom * np.exp(-np.abs(0.02 * rng.standard_normal(close.shape)))
-    if panel.volume is not None:
-        fields["volume"] = np.where(np.isfinite(close), np.exp(rng.normal(13.0, 2.0, close.shape)), np.nan)
-    if panel.benchmark is not None:
-        fields["benchmark"] = panel.benchmark[last] * np.exp(np.cumsum(_VIOLENCE * rng.standard_normal(bars)))
-    other = _with_future(panel, last, close=close, cash_returns=1e-3 * rng.random(bars), **fields)
+    opened, above, below = close * np.exp(0.02 * rng.standard_normal((3, *close.shape)))
+    fields = {"close": close, "open": opened, "high": np.fmax(close, opened), "low": np.fmin(close, opened)}
+    fields["high"], fields["low"] = np.fmax(fields["high"], above), np.fmin(fields["low"], below)
+    fields["volume"] = np.where(np.isfinite(close), np.exp(rng.normal(13.0, 2.0, close.shape)), np.nan)
+    index = 1.0 if panel.benchmark is None else panel.benchmark[last]
+    fields["benchmark"] = index * np.exp(np.cumsum(_VIOLENCE * rng.standard_normal(bars)))
+    other = _with_future(panel, last, cash_returns=1e-3 * rng.random(bars), **fields)
     return replace(other, dates=_other_days(panel, last, rng))
 
 
 def _shuffled(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
     """The later bars in another order: the same moves, ranges, volumes and interest on other days."""
-    start, bars = last + 1, panel.n_bars - last - 1
-    order = rng.permutation(bars)
-    moves, listed = np.log(panel.close[start:] / panel.close[last:-1]), panel.listed[start:]
-    others = {name: getattr(panel, name) for name in (*_RATIOS, "volume")}
-    fields = {
-        name: np.array(array[start:] if name == "volume" else array[start:] / panel.close[start:])
-        for name, array in others.items()
-        if array is not None
-    }
+    start, fields = last + 1, _later(panel, last)
+    order = rng.permutation(panel.n_bars - start)
+    moves, close = np.log(panel.close[start:] / panel.close[last:-1]), fields.pop("close")
+    fields = {name: rows if name == "volume" else rows / close for name, rows in fields.items()}
+    arrays = [(moves, np.isfinite(moves)), *((rows, panel.listed[start:]) for rows in fields.values())]
     for column in range(panel.n_assets):
-        for array, known in ((moves, np.isfinite(moves)), *((array, listed) for array in fields.values())):
+        for array, known in arrays:
             rows = np.flatnonzero(known[:, column])
             array[rows, column] = array[order[np.isin(order, rows)], column]
     close = _walk(panel, last, moves)
-    fields = {name: array if name == "volume" else array * close for name, array in fields.items()}
+    fields = {name: rows if name == "volume" else rows * close for name, rows in fields.items()}
     if panel.benchmark is not None:
         index = np.log(panel.benchmark[start:] / panel.benchmark[last:-1])
         fields["benchmark"] = panel.benchmark[last] * np.exp(np.cumsum(index[order]))
@@ -100,16 +89,11 @@ def _shuffled(panel: MarketPanel, last: int, rng: np.random.Generator) -> Market
 
 def _relisted(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
     """Other listings: a third of the assets ends at the bar, and every one that never had a price lists after it."""
-    start = last + 1
     listed = np.flatnonzero(panel.listed[last])
     ending = rng.permutation(listed)[: min(-(-len(listed) // 3), max(len(listed) - 2, 0))]
-    coming = np.flatnonzero(~panel.listed[:start].any(axis=0))
-    shape = (panel.n_bars - start, len(coming))
-    fields = {"close": panel.close[start:].copy()}
-    fields |= {
-        name: getattr(panel, name)[start:].copy() for name in (*_RATIOS, "volume") if getattr(panel, name) is not None
-    }
-    walk = 50.0 * np.exp(np.cumsum(0.02 * rng.standard_normal(shape), axis=0))
+    coming = np.flatnonzero(~panel.listed[: last + 1].any(axis=0))
+    walk = 50.0 * np.exp(np.cumsum(0.02 * rng.standard_normal((panel.n_bars - last - 1, len(coming))), axis=0))
+    fields = _later(panel, last)
     for name, array in fields.items():
         array[:, coming] = 1e6 if name == "volume" else walk
         array[:, ending] = np.nan
@@ -153,23 +137,26 @@ def _scaled(
     panel: MarketPanel, last: int, prices: FloatArray, index: float | FloatArray, volume: float | FloatArray
 ) -> MarketPanel:
     """Later prices, index and volume times factors; cash earns half as much again, and a basis point."""
-    start = last + 1
-    fields = {
-        name: getattr(panel, name)[start:] * (volume if name == "volume" else prices)
-        for name in ("close", *_RATIOS, "volume")
-        if getattr(panel, name) is not None
-    }
-    if panel.benchmark is not None:
-        fields["benchmark"] = panel.benchmark[start:] * index
-    return _with_future(panel, last, cash_returns=1.5 * panel.cash_returns[start:] + 1e-4, **fields)
+    factors = {"volume": volume, "benchmark": index}
+    fields = {name: rows * factors.get(name, prices) for name, rows in _later(panel, last, "benchmark").items()}
+    return _with_future(panel, last, cash_returns=1.5 * panel.cash_returns[last + 1 :] + 1e-4, **fields)
+
+
+def _later(panel: MarketPanel, last: int, *more: str) -> dict[str, FloatArray]:
+    """Copies of the later rows of prices and volumes, and of ``more`` fields, as far as there are any."""
+    names = ("close", "open", "high", "low", "volume", *more)
+    return {name: array[last + 1 :].copy() for name in names if (array := getattr(panel, name)) is not None}
 
 
 def _with_future(panel: MarketPanel, last: int, **fields: FloatArray) -> MarketPanel:
+    """The panel with later rows of the fields that it has."""
     if panel.dividends is not None:
         close, paid = fields.get("close", panel.close[last + 1 :]), panel.dividends[last + 1 :]
         fields["dividends"] = np.where(np.isfinite(close), 3.0 * np.nan_to_num(paid) + _DIVIDEND, np.nan)
         fields["quoted"] = close
     arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(panel, name)[: last + 1], future]) for name, future in fields.items()
+        name: np.concatenate([getattr(panel, name)[: last + 1], future])
+        for name, future in fields.items()
+        if getattr(panel, name) is not None
     }
     return replace(panel, **arrays)

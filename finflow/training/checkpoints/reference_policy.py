@@ -1,8 +1,12 @@
-"""Fine-tuning against a frozen reference policy: the penalty's coefficient, the early stop, and the reference's file.
+"""Learning against a frozen reference policy: fine-tuning of the online phase, and agents that learn from preferences.
 
 The KL to the reference is exact (both policies are normal in the same log ratios, a blended agent's as well), counted
 per free dimension of the action, and summed over the decisions of an episode: its mean over decisions times the
 decisions of an episode.
+
+An agent that learned from preferences is a checkpoint's, trained on pairs, in a file of its own: without the state of
+a training, so it can be evaluated, traded and used as a reference like any other, and cannot be trained further. It
+records its training: the method, its settings, the pairs and the agent before.
 
 References
 ----------
@@ -11,25 +15,42 @@ Ziegler and others (2019), Fine-Tuning Language Models from Human Preferences, s
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from finflow.agent.learners.bcell import PREFIX, SavedAgent
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import FrozenPolicy
+from finflow.agent.networks.policy_ensemble import FrozenPolicy, PolicyEnsemble
 from finflow.agent.on_policy.on_policy_losses import ProportionalKL
 from finflow.config import Config
 from finflow.config.online_section import OnlineConfig
+from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.errors import CheckpointError
-from finflow.guard.checkpoint_folder import without_prefix
-from finflow.tensor_file import read_tensors
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_feature_names, read_best
+from finflow.files import read_input
+from finflow.guard.checkpoint_folder import MODELS, PRETRAINED as HANDED_OVER, CheckpointFolder
+from finflow.preferences.pair_tensors import pair_tensors
+from finflow.preferences.pairs import NAME, PairFile, SegmentMarket
+from finflow.preferences.policy_training import LearnedPolicy, Method, learn_policy
+from finflow.tensor_file import read_tensors, without_prefix
+from finflow.training.checkpoints.checkpoint_reader import (
+    PREFERENCES,
+    Checkpoint,
+    check_feature_names,
+    policy_of,
+    read_best,
+)
+from finflow.training.checkpoints.run_folder import runtime
 from finflow.training.data.training_data import TrainingData
 
 REFERENCE = f"{PREFIX}reference/"  # tensors of it in a checkpoint
 FAR = 2.0  # times the target: beyond it a check counts toward the early stop
 LOOKS = 3  # of them in a row end the phase
+KEPT_FACTS = ("config", "config_hash", "market", "shape", "features", "bcell", "log")
 
 
 class ReferenceControl:
@@ -40,10 +61,6 @@ class ReferenceControl:
         self.controller = ProportionalKL(keys.reference_beta, keys.reference_target)
         self.looks = 0
         self.stopped = False
-
-    @property
-    def beta(self) -> float:
-        return self.controller.beta
 
     def of_episode(self, divergence: float) -> float:
         """Mean KL of a decision, in nats per free dimension, as that of an episode."""
@@ -97,3 +114,55 @@ def saved_reference(checkpoint: Checkpoint, like: ExpertPolicy) -> FrozenPolicy 
         return FrozenPolicy.from_tensors(like, tensors)
     except (RuntimeError, ValueError, LookupError) as error:
         raise CheckpointError(f"its reference cannot be used: {error}") from None
+
+
+def learn_preferences(
+    checkpoint: Checkpoint,
+    data: TrainingData,
+    files: Sequence[Path],
+    pairs: PairFile,
+    method: Method,
+    config: PolicyLearningConfig,
+    seed: int,
+) -> tuple[dict[str, Tensor], dict[str, Any], LearnedPolicy]:
+    """Train the policy of an agent on pairs of the training window of its market; the agent as it is is the reference.
+
+    Returns the tensors and the facts of its file, and what was learned.
+
+    An agent of several networks learns in all of them, in the blend that was decided on.
+
+    Raises FinflowError if a pair cannot be used, there are too few, or nothing is learned from them.
+    """
+    tensors = pair_tensors(SegmentMarket(data.process, data.split.train, data.config.evaluation), pairs)
+    device = torch.device("cpu")  # where the pairs are
+    policy = policy_of(checkpoint, device)
+    if policy.blend is not None and float(policy.blend.confidence) == 0.0:
+        before = CheckpointFolder(checkpoint.run_folder / MODELS).path(HANDED_OVER)
+        raise CheckpointError(
+            f"the agent in {checkpoint.path} holds the portfolio {policy.blend.reference} (the confidence of its "
+            "blend is 0): nothing of it can be trained; take its policy before the blend was decided on, as in "
+            f"--resume {before}"
+        )
+    reference = FrozenPolicy.of(policy, data.log_volatility)
+    learned = learn_policy(policy, reference, tensors, method, config, seed)
+    policy.requires_grad_(False)
+    provenance = {
+        **learned.report(),
+        "settings": config.model_dump(mode="json"),
+        "seed": seed,
+        "pairs_sha256": [hashlib.sha256(read_input(file, NAME, CheckpointError)).hexdigest() for file in files],
+        "reference_sha256": hashlib.sha256(checkpoint.path.read_bytes()).hexdigest(),
+    }
+    facts = {name: checkpoint.facts[name] for name in KEPT_FACTS if name in checkpoint.facts}
+    facts |= {"training": {"counters": checkpoint.counters}, "runtime": runtime(device)}
+    return policy_tensors(policy), {**facts, PREFERENCES: provenance}, learned
+
+
+def policy_tensors(policy: ExpertPolicy) -> dict[str, Tensor]:
+    """Tensors of a policy as a checkpoint of an agent has them: those that its decisions depend on."""
+    first, *members = policy.policies() if isinstance(policy, PolicyEnsemble) else [policy]
+    parts = {"policy/": first, **{f"members/{number}.": one for number, one in enumerate(members)}}
+    tensors = {PREFIX + place + name: t for place, part in parts.items() for name, t in part.state_dict().items()}
+    if policy.blend is not None:
+        tensors[f"{PREFIX}blend"] = policy.blend.to_tensor(torch.device("cpu"))
+    return tensors

@@ -149,10 +149,9 @@ def resolve_run(path: Path) -> SavedRun:
     folder = path.resolve()
     if path.is_file():
         return SavedRun(path, Kind.CHECKPOINT, run_folder_of(path))
-    if (path / JOB).is_file():
-        return SavedRun(path, Kind.JOB, folder)
-    if (path / STUDY).is_file():
-        return SavedRun(path, Kind.STUDY, folder)
+    for kind, name in ((Kind.JOB, JOB), (Kind.STUDY, STUDY)):
+        if (path / name).is_file():
+            return SavedRun(path, kind, folder)
     return SavedRun(path, Kind.RUN, folder.parent if folder.name == MODELS else folder)
 
 
@@ -221,7 +220,7 @@ def runtime(device: torch.device) -> dict[str, str]:
         "python": platform.python_version(),
         "device": device.type,
         "threads": str(torch.get_num_threads()),
-        "compile": "eager",  # updates are not compiled; the ledger is, and gives the same bits either way
+        "compile": "eager",  # updates are not compiled
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -111,9 +111,9 @@ class RewardNormalizer:
         """Remember a reward, and return it normalised."""
         return float(self.normalize_batch([reward])[0])
 
-    def normalize_batch(self, rewards: Iterable[float] | NDArray[Any] | Tensor) -> NDArray[np.float64]:
+    def normalize_batch(self, rewards: Sequence[float] | NDArray[Any] | Tensor) -> NDArray[np.float64]:
         """Remember rewards in their order, and return all of them normalised by the window after the last."""
-        given = np.asarray(rewards if isinstance(rewards, np.ndarray | Tensor) else list(rewards), dtype=np.float64)
+        given = np.asarray(rewards, dtype=np.float64)
         self.update(given)
         return self.apply(given)
 

@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.networks.decision import MarketReading
-from finflow.agent.networks.logistic_normal import LogisticNormal, sampled_density
+from finflow.agent.networks.distributions import LogisticNormal, sampled_density
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.coverage import draw_coverage

@@ -24,7 +24,6 @@ from finflow.evaluation.analysis.expert_traits import (
     ExpertTraits,
     expert_traits,
     gate_by_state,
-    history_of_traits,
 )
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
@@ -50,8 +49,6 @@ class AgentStrategy:
     market made before by this policy, which must not learn meanwhile.
     """
 
-    memo: Memo | None = None
-
     def __init__(
         self,
         policy: ExpertPolicy,
@@ -59,12 +56,10 @@ class AgentStrategy:
         name: str = AGENT,
         expert: int | None = None,
         acting: ActingConfig | None = None,
+        memo: Memo | None = None,
     ) -> None:
-        self.policy = policy
-        self.device = device
-        self.name = name
-        self.expert = expert
-        self.acting = acting or ActingConfig()
+        self.policy, self.device, self.name = policy, device, name
+        self.expert, self.acting, self.memo = expert, acting or ActingConfig(), memo
         self._reasons: defaultdict[str, list[FloatArray]] = defaultdict(list)
 
     def decide(self, information: Information) -> FloatArray:
@@ -79,12 +74,12 @@ class AgentStrategy:
                 reading = reading.of_expert(self.expert)
             decision = self.policy.trade_toward(states, reading)
             chosen = acted_portfolio(decision.distribution, self.acting, information.date)[0]
+        portfolio = np.array(information.observation["portfolio"], dtype=np.float64)
+        inputs = dict(zip(("held", "reward_state"), np.split(portfolio, [len(information.portfolio)]), strict=True))
         reasons = {"gate": decision.gate[0], "experts": decision.experts[0], "trade_rate": decision.trade_rate[0, 0]}
-        for name, value in reasons.items():
-            self._reasons[name].append(value.double().cpu().numpy())
-        portfolio = np.asarray(information.observation["portfolio"], dtype=np.float64)
-        self._reasons["held"].append(portfolio[: len(information.portfolio)].copy())
-        self._reasons["reward_state"].append(portfolio[len(information.portfolio) :].copy())
+        outputs = {name: value.double().cpu().numpy() for name, value in reasons.items()}
+        for name, value in {**outputs, **inputs}.items():
+            self._reasons[name].append(value)
         weights = chosen.double().cpu().numpy()
         if not np.isfinite(weights).all():
             raise FinflowError(
@@ -107,15 +102,11 @@ def experts_alone(agent: AgentStrategy) -> list[AgentStrategy]:
 
     They act as the agent does, and share its readings of the market.
     """
-    policy = agent.policy
     readings: Memo = {} if agent.memo is None else agent.memo
-    experts = [
-        AgentStrategy(policy, agent.device, f"{name} expert", expert, agent.acting)
+    return [
+        AgentStrategy(agent.policy, agent.device, f"{name} expert", expert, agent.acting, readings)
         for expert, name in enumerate(EXPERTS)
     ]
-    for one in experts:
-        one.memo = readings
-    return experts
 
 
 class EnsembleStrategy:
@@ -284,7 +275,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
 def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:
     """Traits of the experts over a window; None where there are too few bars before it to estimate any."""
     bars = process.decision_bars(window)
-    known = [bar - process.lag for bar in bars]
-    if not known or known[-1] < history_of_traits(process.panel):
+    if not len(bars):
         return None
+    known = [bar - process.lag for bar in bars]
     return expert_traits(process.panel, known, named_portfolios(policy, process, bars), EXPERTS)

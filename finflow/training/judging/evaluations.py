@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess
 from finflow.errors import CheckpointError, ConfigError, MarketError
 from finflow.evaluation.analysis.attribution import Dated
 from finflow.evaluation.analysis.training_sections import Values, distance_section, measure_distance
@@ -26,11 +26,11 @@ from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
-from finflow.strategies.classical import named_strategy
+from finflow.strategies.classical import OPTIMISERS, Optimised, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
 from finflow.training.checkpoints.run_folder import write_manifest
-from finflow.training.data.training_data import CARD, TrainingData, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import Agents, EnsembleStrategy, load_agents
 from finflow.training.judging.explainer import Explainer
 from finflow.training.judging.held_out import (
@@ -44,10 +44,6 @@ from finflow.training.logs.run_log import EVENTS, METRICS
 
 _FAMILIES = {
     "classical": ("EqualWeight", "BuyAndHold", "SixtyForty"),
-    "fitted": (
-        *("InverseVolatility", "MinimumVariance", "MinimumCVaR", "MeanVariance", "RiskParity"),
-        *("MaximumDiversification", "HierarchicalRiskParity"),
-    ),
     "signals": ("Momentum", "TimeSeriesMomentum", "LowVolatility"),
     "online": ("ConstantRebalanced", "ExponentiatedGradient", "PassiveAggressiveMeanReversion", "MeanReversion"),
     "patient": ("PatientEqualWeight",),
@@ -55,6 +51,8 @@ _FAMILIES = {
 }
 _NAMESPACE = {kind: f"finflow.strategies.{family}" for family, kinds in _FAMILIES.items() for kind in kinds}
 """Class of finflow's own -> the name that ledgers have on file with it, wherever the class lies now."""
+_OPTIMISED = {name: name.title().replace("-", "").replace("Cvar", "CVaR") for name in OPTIMISERS}
+"""Rule of an optimiser -> the class that ledgers have on file for it."""
 
 
 def evaluate_agents(agents: Agents, folder: Path | None = None, with_backtest: bool = False) -> EvaluationOutcome:
@@ -82,22 +80,19 @@ def judge_agents(
     acted = {} if acting.takes_centre else {"acting": acting.describe()}
     makers: Mapping[str, Make] = agents.makers()
     if len(updates) == 1:
-        lines, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
-        facts: dict[str, object] = {
-            "checkpoint": f"{updates[0]}, {checkpoint.counters['phase']} phase",
-            **acted,
-            **_behaviour(checkpoint),
-            **_preferences(checkpoint),
-        }
+        rows, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
+        lines = io.StringIO("\n".join(map(json.dumps, rows or ())))
+        found = {"checkpoint": f"{updates[0]}, {checkpoint.counters['phase']} phase"}
+        facts: dict[str, object] = {**found, **acted, **_preferences(checkpoint)}
         details |= {
             "policy": agents.policies[0],
-            "training": pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame(),
-            "events": None if events is None else tuple(json.loads(line) for line in events),
+            "training": pd.read_json(lines, lines=True) if rows else pd.DataFrame(),
+            "events": None if events is None else tuple(events),
         }
     else:
         alone = list(with_memos(makers).values())  # alone and together, an agent reads the market once
-        found = [f"{name}: {update}" for name, update in zip(agents.names, updates, strict=True)]
-        facts = {"agents": found, "decision": "the mean of the agents' portfolios", **acted}
+        named = [f"{name}: {update}" for name, update in zip(agents.names, updates, strict=True)]
+        facts = {"agents": named, "decision": "the mean of the agents' portfolios", **acted}
         together = EnsembleStrategy([make() for make in alone]).name
         makers = {together: lambda: EnsembleStrategy([make() for make in alone])}
         details["members"] = [make() for make in alone]
@@ -126,27 +121,16 @@ def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutco
     return outcome
 
 
-def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None:
-    """The whole lines of a log of the training, where it is still beside the checkpoint; None where it is not."""
-    for candidate in (folder, checkpoint.run_folder):
-        path = candidate / name
-        if path.is_file():
-            return [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
-    return None
-
-
-def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
-    try:
-        card = parse_json((checkpoint.run_folder / CARD).read_text("utf-8"))
-        episodes = {name: f"{family['episodes']:,} episodes" for name, family in card["families"].items()}
-        for name, family in card["families"].items():
-            sharpe, turnover = (family["returns"][key]["median"] for key in ("sharpe", "annual_turnover"))
-            if sharpe is not None and turnover is not None:
-                episodes[name] += f" (Sharpe {sharpe:.2f}, turnover {turnover:.1f})"
-        told = ", ".join(f"{name} {words}" for name, words in episodes.items())
-        return {"behaviour data": f"{card['transitions']:,} decisions in the training window, medians a year: {told}"}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
-        return {}
+def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[dict[str, Any]] | None:
+    """The whole rows of a log of the training, where it is still beside the checkpoint; None where it is not."""
+    path = next((path for place in (folder, checkpoint.run_folder) if (path := place / name).is_file()), None)
+    if path is None:
+        return None
+    rows: list[Any] = []
+    for line in path.read_text("utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            rows.append(parse_json(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
@@ -158,13 +142,6 @@ def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
         return {"preferences": f"{told}; KL to the agent before {found['divergence']:.3g} nats per free dimension"}
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"{checkpoint.path} does not say how it learned from preferences") from None
-
-
-def _is_row(line: str) -> bool:
-    try:
-        return isinstance(parse_json(line), dict)
-    except ValueError:
-        return False
 
 
 def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tuple[Section, ...]:
@@ -205,10 +182,12 @@ def strategy_identity(strategy: Strategy) -> str:
     kind = type(strategy)
     own_rule = kind.__module__.partition(".")[0] == "finflow"
     namespace = _NAMESPACE.get(kind.__qualname__, "finflow.strategies") if own_rule else kind.__module__
-    own = getattr(strategy, "__dict__", {})
-    settings = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str | None)}
+    own, name = dict(getattr(strategy, "__dict__", {})), kind.__qualname__
+    if kind is Optimised:
+        namespace, name = "finflow.strategies.fitted", _OPTIMISED[own.pop("name")]
+    settings = {key: value for key, value in own.items() if isinstance(value, bool | int | float | str | None)}
     digest = hashlib.sha256(b"strategy")
-    digest.update(json.dumps([strategy.name, namespace, kind.__qualname__, settings], sort_keys=True).encode())
+    digest.update(json.dumps([strategy.name, namespace, name, settings], sort_keys=True).encode())
     if not own_rule:
         try:
             digest.update(Path(inspect.getfile(kind)).read_bytes())
@@ -226,23 +205,17 @@ def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[s
     agents = load_agents([path], overrides)
     config, training_data = agents.config, prepare(agents.config)
     check_same_features(agents.alone, training_data.features)
-    process, window = training_data.held_out_process(), training_data.split.test
-    steps = _steps(process, window, wanted)
-    runs = run_backtests(process, window, [*agents.strategies(), named_strategy(BASELINE, config.evaluation)])
-    panel = training_data.panel.sha256
-    if not any(reading.judged == agents.identity for reading in readings_of(ledger_of(config), panel)):
-        count_reading(config, panel, agents.identity, runs, path)
-    explainer = Explainer(agents.policies[0], process, training_data.features, window, runs[0])
-    return [explainer.explain(step) for step in steps]
-
-
-def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime64]) -> list[int]:
+    process, window, panel = training_data.held_out_process(), training_data.split.test, training_data.panel
     bars = process.decision_bars(window)
-    dates = process.panel.dates[bars.start : bars.stop]
+    known = panel.dates[bars.start : bars.stop]
     for date in wanted:
-        if not dates[0] <= date <= dates[-1]:
-            raise ConfigError(f"{date} is not a date of the evaluation, which decides from {dates[0]} to {dates[-1]}")
-    return [int(np.searchsorted(dates, date)) for date in wanted]
+        if not known[0] <= date <= known[-1]:
+            raise ConfigError(f"{date} is not a date of the evaluation, which decides from {known[0]} to {known[-1]}")
+    runs = run_backtests(process, window, [*agents.strategies(), named_strategy(BASELINE, config.evaluation)])
+    if not any(reading.judged == agents.identity for reading in readings_of(ledger_of(config), panel.sha256)):
+        count_reading(config, panel.sha256, agents.identity, runs, path)
+    explainer = Explainer(agents.policies[0], process, training_data.features, window, runs[0])
+    return [explainer.explain(int(np.searchsorted(known, date))) for date in wanted]
 
 
 def _date(text: str) -> np.datetime64:

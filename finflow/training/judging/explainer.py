@@ -76,9 +76,9 @@ def states_in_double(states: States) -> States:
     return States(assets, market, portfolio, states.complete)
 
 
+@torch.no_grad()
 def decide(policy: ExpertPolicy, states: States) -> Decision:
-    with torch.no_grad():
-        decision: Decision = policy(states)
+    decision: Decision = policy(states)
     return decision
 
 
@@ -86,11 +86,6 @@ def centre_of(decision: Decision) -> Tensor:
     """Portfolio that a decision names, (batch, K)."""
     centre: Tensor = decision.distribution.centre()
     return centre
-
-
-def aim_of(decision: Decision) -> Tensor:
-    """Portfolio that a decision moves towards, (batch, K)."""
-    return decision.aim
 
 
 def integrated_gradients(
@@ -162,7 +157,7 @@ class ExactDecision:
         self.policies, self.states = policies, states
         self.decisions = [decide(policy, states) for policy in policies]
         self.held = states.weights[0]
-        self.aim = mean_of(aim_of(one)[0] for one in self.decisions)
+        self.aim = mean_of(one.aim[0] for one in self.decisions)
         self.trade_rate = float(mean_of(one.trade_rate[0, 0] for one in self.decisions))
         self.holds = "; ".join(dict.fromkeys(describe_holding(policy.blend) for policy in policies))
         names = max((policy.sources for policy in policies), key=len)

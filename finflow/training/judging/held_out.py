@@ -30,11 +30,10 @@ from finflow.evaluation.backtest import (
     with_memos,
 )
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
-from finflow.evaluation.page.page import Page
-from finflow.evaluation.page.section import Section
+from finflow.evaluation.page.section import Page, Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import ReportData
-from finflow.evaluation.statistics.bootstrap import CONFIDENCE
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, readings_of, record, tries_of
 from finflow.evaluation.statistics.significance_tests import track_of
@@ -99,12 +98,11 @@ def judge_held_out(
     strategies = [*(make() for make in compared.values()), *optimal]
     judged = strategies[0]
     experts = experts_alone(judged) if isinstance(judged, AgentStrategy) else []
-    backtests = backtest_window(process, window, [*strategies, *experts, *members])
-    played = backtests.runs[: len(strategies)]
-    alone = backtests.runs[len(strategies) : len(strategies) + len(experts)]
-    agents = backtests.runs[len(strategies) + len(experts) :]
+    backtests, patient, index = backtest_window(process, window, [*strategies, *experts, *members])
+    ends = np.cumsum([len(strategies), len(experts)])
+    played, alone, agents = backtests[: ends[0]], backtests[ends[0] : ends[1]], backtests[ends[1] :]
     known = score_runs(process, window, played, best) if best is not None else None
-    runs = (*played, *(index for index in backtests.benchmark if index.name not in compared))
+    runs = (*played, *(one for one in index if one.name not in compared))
     context = ComparisonContext(process, window, compared, played[: len(compared)])
     tries = count_reading(config, panel.sha256, identity, runs, folder)
     return report_on(
@@ -126,22 +124,18 @@ def judge_held_out(
         ),
         files=tables_of(context, tuple(makers)),
         tries=tries,
-        patient=backtests.patient,
+        patient=patient,
         events=events,
     )
 
 
-class WindowRuns(NamedTuple):
-    runs: tuple[Backtest, ...]
-    patient: Backtest
-    benchmark: tuple[Backtest, ...]
-
-
-def backtest_window(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> WindowRuns:
-    """Backtest strategies over a window, with the references that every report has."""
+def backtest_window(
+    process: DecisionProcess, window: range, strategies: Sequence[Strategy]
+) -> tuple[tuple[Backtest, ...], Backtest, tuple[Backtest, ...]]:
+    """Backtest strategies over a window, with the references of every report: patient equal weight, and any index."""
     *runs, patient = run_shared_backtests(process, window, [*strategies, PatientEqualWeight()])
     index = index_backtest(process, window)
-    return WindowRuns(tuple(runs), patient, () if index is None else (index,))
+    return tuple(runs), patient, () if index is None else (index,)
 
 
 def maker_of(name: str, config: Config) -> Make:
@@ -161,11 +155,8 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
     evaluation, alpha = config.evaluation, config.objectives.cvar_alpha
     data = ReportData(
         agent=runs[0],
-        strategies=tuple(runs[1:]),
-        bootstrap_samples=evaluation.bootstrap_samples,
-        confidence=CONFIDENCE,
-        block_length=evaluation.block_length,
-        seed=config.train.seed,
+        strategies=tuple(run for run in runs[1:] if run.name != runs[0].name),
+        resampling=Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed),
         cvar_alpha=alpha,
         **details,
     )
@@ -250,15 +241,12 @@ def execution(env: EnvConfig) -> dict[str, str]:
         "commission": f"{env.commission_bps:g} bp",
         "slippage": f"{env.slippage_bps:g} bp",
     }
-    costs = env.costs.model_dump(exclude_defaults=True)
-    if costs:
-        facts |= {f"costs.{name}": f"{value:g}" for name, value in costs.items()}
+    changed = env.model_dump(exclude_defaults=True)
+    if "costs" in changed:
+        facts |= {f"costs.{name}": f"{value:g}" for name, value in changed["costs"].items()}
         facts["initial capital"] = f"{env.initial_capital:,.0f}"
-    for name in ("max_weight", "max_turnover", "no_trade_band"):
-        value = getattr(env, name)
-        if value != EnvConfig.model_fields[name].default:
-            facts[name] = f"{value:g}"
-    return facts
+    limits = ("max_weight", "max_turnover", "no_trade_band")
+    return facts | {name: f"{changed[name]:g}" for name in limits if name in changed}
 
 
 def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import torch
 from finflow.agent.batch import States, states_of
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.quantiles import discounted_means, needs_quantiles, sample_risk
-from finflow.agent.networks.logistic_normal import kl_per_dimension
+from finflow.agent.networks.distributions import kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.portfolio_state import PortfolioState

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console
@@ -63,9 +62,7 @@ class ProgressDisplay:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.end_phase()
         self._bar.stop()
@@ -97,6 +94,10 @@ class ProgressDisplay:
         if self._live and now - self._last_draw >= _REDRAW:
             self._last_draw = now
             self._bar.update(task.id, shown=_words(task), refresh=True)
+
+    def share(self, done: int) -> float:
+        """Share of the phase that is over when so many of its steps are done."""
+        return done / self._task.total if self._task is not None and self._task.total else 1.0
 
     def message(self, text: str) -> None:
         self._line(text)

@@ -126,9 +126,8 @@ def check_tracker(config: Config) -> None:
 def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) -> Tracker | None:
     """Begin or resume the configured tracker of a run folder; None with TensorBoard alone.
 
-    Raises ConfigError if the package is not installed, OutputError if the run cannot begin.
+    Raises OutputError if the run cannot begin.
     """
-    check_tracker(config)
     return WandbRun(config, folder, report) if config.output.log_with == "wandb" else None
 
 

@@ -29,8 +29,8 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import TrainingError
 from finflow.evaluation.backtest import simulate
 from finflow.evaluation.statistics.bootstrap import BlendChoice, choose, least_gain
-from finflow.guard.checkpoint_folder import without_prefix
 from finflow.offline.dataset import OfflineDataset
+from finflow.tensor_file import without_prefix
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData

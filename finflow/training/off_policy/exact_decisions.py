@@ -23,7 +23,7 @@ from finflow.agent.learners.soft_actor_critic import action_distribution
 from finflow.agent.losses.critic_losses import advantage_scale, advantages, calibration, discounted_return
 from finflow.agent.networks.critic import ValueNetwork
 from finflow.agent.networks.decision import FAMILY_RATE
-from finflow.agent.networks.logistic_normal import LogisticNormal
+from finflow.agent.networks.distributions import LogisticNormal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage

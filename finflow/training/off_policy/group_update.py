@@ -35,7 +35,7 @@ from finflow.agent.learners.soft_actor_critic import (
     temperature_loss,
 )
 from finflow.agent.losses.critic_losses import CoverageProposals, discounted_return
-from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
+from finflow.agent.networks.distributions import LogisticNormal, standard_normal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.config import Config
 from finflow.env.portfolio_state import PortfolioState, join_states, rows_of

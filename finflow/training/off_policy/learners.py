@@ -22,7 +22,8 @@ from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.config import Config
 from finflow.cores import ForkedCalls
 from finflow.errors import FinflowError
-from finflow.guard.checkpoint_folder import capture, restore, without_prefix
+from finflow.guard.checkpoint_folder import capture, restore
+from finflow.tensor_file import without_prefix
 from finflow.training.data.mirrored_growth import with_mirrored_bars
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import Portfolios, RolloutMarket

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout, TaskActorCritic
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner, check_minibatch
 from finflow.agent.on_policy.schedules import EntropyScheduleConfig, EntropyScheduler
-from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError, ConfigError
 from finflow.files import write_atomically
@@ -25,7 +24,8 @@ from finflow.guard.checkpoint_manager import CheckpointManager
 from finflow.json_text import parse_json
 from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.on_policy.guarded_learning import Learning, TrainingProgress, task_seed
-from finflow.training.on_policy.task_rollouts import Environment, VectorTask, collect_steps, ended_returns, rollout_of
+from finflow.training.on_policy.on_policy_rollouts import Trajectories, take_steps, task_rollout
+from finflow.training.on_policy.vector_tasks import Environment, VectorTask
 
 METRICS, CHECKPOINT = "metrics.jsonl", f"{LATEST}{SUFFIX}"
 RETURNS_KEPT = 100  # newest episodes whose returns are averaged
@@ -85,6 +85,7 @@ class AdvancedPPOTrainer:
                 raise ConfigError(f"{name} is a whole number of at least 1, not {size}")
         self.state_dim, self.action_dim = int(state_dim), int(action_dim)
         self.seed = seed
+        self._facts = {"state_dim": self.state_dim, "action_dim": self.action_dim, "seed": seed}
         used = settings or OnPolicySettings()
         self.settings = used if lr is None else replace(used, learning_rate=lr)
         self.entropy = EntropyScheduler(entropy_config)
@@ -153,15 +154,17 @@ class AdvancedPPOTrainer:
         if self._resets:
             task.reset(task_seed(self.seed, progress.training_step))
             self._running, self._resets = np.zeros(task.size), False
-        trajectories = collect_steps(task, self.agent, n_steps // task.size, learning.learner.generator)
-        ended = ended_returns(trajectories, self._running)
-        progress.episode_count += len(ended)
-        progress.decisions += int(trajectories.counted.sum())
+        taken = take_steps(task, self.agent, n_steps // task.size, learning.learner.generator)
+        returns, counted = _ended_returns(taken, self._running), taken.counted
+        progress.episode_count += len(returns)
+        progress.decisions += int(counted.sum())
         self._collected, self._rollout = True, None
-        if trajectories.finite:
-            learning.returns = [*learning.returns, *ended][-RETURNS_KEPT:]
-            self._rollout = rollout_of(trajectories, self.agent, self.settings, learning.rewards.normalize_batch)
-        return float(trajectories.rewards[trajectories.counted].mean())
+        if taken.finite:
+            learning.returns = [*learning.returns, *returns][-RETURNS_KEPT:]
+            units = np.zeros_like(taken.rewards)
+            units[counted] = learning.rewards.normalize_batch(taken.rewards[counted])
+            self._rollout = task_rollout(taken, task.observed[0], units, self.agent, self.settings)
+        return float(taken.rewards[counted].mean())
 
     def train_step(self, n_epochs: int | None = None, batch_size: int | None = None) -> dict[str, float]:
         """Learn from the collected rollout, and roll back where the update fails the guard's checks.
@@ -225,9 +228,15 @@ class AdvancedPPOTrainer:
         self._collected, self._rollout = False, None
         self.begin_episodes()
 
-    @property
-    def _facts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("state_dim", "action_dim", "seed")}
+
+def _ended_returns(taken: Trajectories, running: NDArray[np.float64]) -> list[float]:
+    """Undiscounted returns of the episodes that ended; ``running`` ones (n,) are changed in place."""
+    returns: list[float] = []
+    for rewards, over in zip(taken.rewards, taken.ended.bool().numpy(), strict=True):
+        running += rewards
+        returns += running[over].tolist()
+        running[over] = 0.0
+    return returns
 
 
 def train_advanced_ppo(

@@ -11,10 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from finflow.agent.gradient_steps import set_learning_rate
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout, TaskActorCritic
 from finflow.agent.on_policy.on_policy_update import Figures, OnPolicyLearner
 from finflow.agent.on_policy.schedules import EntropyScheduler
-from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import CheckpointError, TrainingError
 from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics

@@ -5,21 +5,24 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.agent.networks.distributions import log_portfolio
+from finflow.agent.on_policy.on_policy_settings import Observations, OnPolicySettings
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
 from finflow.config import Config, PreferenceConfig
+from finflow.env.portfolio_state import PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import check_portfolios
 from finflow.training.data.training_data import TrainingData
-from finflow.training.on_policy.market_rollouts import MarketActorCritic
+from finflow.training.on_policy.on_policy_rollouts import MarketActorCritic, Outcome
 
 
 class SegmentRewards:
@@ -60,11 +63,51 @@ class SegmentRewards:
 SEED = 5  # added to the training's seed for the environments
 
 
-class Environments:
-    """Environments of the online phase, saved in mid-episode."""
+class EndedEpisode(NamedTuple):
+    """An episode that ended.
 
-    def __init__(self, env: PortfolioVectorEnv) -> None:
+    ``net_return``: net simple return of the whole episode. ``sharpe``: Sharpe ratio of its returns in excess of cash, a
+    year.
+    """
+
+    net_return: float
+    sharpe: float
+
+
+class MarketEnvironments:
+    """Portfolios of the online phase that step together, saved in mid-episode; ``episodes`` that ended are not."""
+
+    def __init__(self, env: PortfolioVectorEnv, device: torch.device) -> None:
         self.env = env
+        self.device = device
+        self.episodes: list[EndedEpisode] = []
+
+    @property
+    def observed(self) -> Observations:
+        """Bars and portfolios to decide at."""
+        return self._observations(self.env.state, self.env.state.bar)
+
+    def step(self, actions: Tensor) -> Outcome:
+        """Take log ratios of portfolios, (n, K - 1)."""
+        env, bar = self.env, self.env.state.bar
+        _, rewards, terminated, truncated, info = env.step(log_portfolio(actions).exp().cpu().numpy())
+        following = self._observations(info.get("final_state", env.state), bar + 1)
+        ended, capital = terminated | truncated, env.process.env.initial_capital
+        self.episodes += [
+            EndedEpisode(float(info["wealth"][place]) / capital - 1.0, float(info["sharpe"][place]))
+            for place in np.flatnonzero(ended)
+        ]
+        return Outcome(rewards, following, terminated, ended, np.ones_like(ended))
+
+    def take_episodes(self) -> list[EndedEpisode]:
+        """Episodes that ended since the last time."""
+        episodes, self.episodes = self.episodes, []
+        return episodes
+
+    def _observations(self, state: PortfolioState, bars: NDArray[np.int64]) -> Observations:
+        portfolio = self.env.process.observed_portfolio(state)
+        known = torch.as_tensor(portfolio, dtype=torch.float32, device=self.device)
+        return torch.as_tensor(bars, device=self.device), known
 
     def reseed(self, words: list[int]) -> None:
         arrays, _ = self.env.get_state()
@@ -94,26 +137,25 @@ UNREAD = (
     *("bcell.memory_capacity", "bcell.anchor", "train.n_envs", "train.updates_per_vector_step"),
     *("train.online_batch_size", "train.warmup_episodes", "train.critic_only_updates"),
 )
-VALUE_COEFFICIENT, GRADIENT_NORM = 0.5, 0.5  # with every algorithm
+GRADIENT_NORM = 0.5  # with every algorithm
 CRITIC_RATE = 3.0  # of the value function, in multiples of the policy's
 
 
 def on_policy_settings(config: Config) -> OnPolicySettings:
     """Settings of the configured algorithm; keys that are left out have the algorithm's usual values."""
     online = config.online
-    given = {"epochs": online.epochs, "minibatch": online.minibatch}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    given: dict[str, Any] = {"epochs": online.epochs, "minibatch": online.minibatch}
+    if online.algorithm not in ("a2c", "reinforce"):
+        given["gae_lambda"] = online.gae_lambda
     return OnPolicySettings.of(
         online.algorithm,
         clip=online.clip,
         gamma=config.bcell.gamma,
-        gae_lambda=online.gae_lambda,
-        value_coefficient=0.0 if online.algorithm == "reinforce" else VALUE_COEFFICIENT,
         entropy_coefficient=online.entropy_coefficient,
         gradient_norm=GRADIENT_NORM,
         learning_rate=online.learning_rate,
         critic_rate_multiple=CRITIC_RATE,
-        **changes,
+        **{name: value for name, value in given.items() if value is not None},
     )
 
 
@@ -135,7 +177,7 @@ class OnPolicyState:
             learning, training_data.train, config.online.portfolios, length, random_portfolios=True
         )
         env.reset(seed=config.train.seed + SEED)
-        self.played = Environments(env)
+        self.played = MarketEnvironments(env, bcell.device)
         self.value = copy.deepcopy(bcell.behaviour_value).requires_grad_(True)
         self.value.behaviour.requires_grad_(False)
         market = MarketTensors.of(training_data.learning, bcell.device)

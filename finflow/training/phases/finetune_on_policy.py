@@ -6,7 +6,7 @@ validation and checkpoints take their turn after the rollout that passes theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
@@ -25,9 +25,10 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.replay import Transitions
-from finflow.training.on_policy.market_rollouts import MarketDecisions, Reference, RolloutCollector
+from finflow.training.on_policy.on_policy_rollouts import Earnings, Reference, RolloutCollector, market_rollout
 from finflow.training.on_policy.on_policy_state import (
     UNREAD,
+    EndedEpisode,
     OnPolicyState,
     on_policy_settings,
     rollouts_of,
@@ -64,7 +65,7 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     with _rewarded(env, config) as queue:
         pay = on_policy.pay.assign if on_policy.pay is not None else None
         collector = RolloutCollector(
-            env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue, pay
+            on_policy.played, on_policy.agent, units, state.exploration, run.guard.learnable, queue, pay
         )
         result = _learn(run, on_policy, bcell, collector)
     run.progress.end_phase()
@@ -79,17 +80,18 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
         done = counters.phase_update // steps
         if done == CRITIC_ONLY_ROLLOUTS:
             run.guard.settle()
-        rollout, decisions = _collect(run, on_policy, bcell, collector)
-        counters.vector_step += len(decisions.rewards)
+        rollout, earnings = _collect(run, on_policy, bcell, collector)
+        episodes = on_policy.played.take_episodes()
+        counters.vector_step += len(earnings.rewards)
         figures = learn_from(on_policy, rollout, config, state, done)
         bcell.update_average((done + 1) / rollouts)
         state.entropy_schedule.step(steps)
         episode = (done + 1) * config.online.rollout / config.env.episode_length
-        rolled_back = run.count_update(_metrics(figures, rollout), _facts(decisions, state, episode), steps)
+        rolled_back = run.count_update(_metrics(figures, rollout), _facts(earnings, episodes, state, episode), steps)
         if not rolled_back:
-            on_policy.episodes = run.log_episodes(decisions.episodes, on_policy.episodes)
+            on_policy.episodes = run.log_episodes(episodes, on_policy.episodes)
             if done >= CRITIC_ONLY_ROLLOUTS:
-                run.check_reference(decisions.divergence, decisions.rewards.numel())
+                run.check_reference(earnings.divergence, earnings.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             new = config.online.rollout / config.env.episode_length
             result = validate_and_save(run, bcell.deployed, figures, {"episode": episode}, last, steps, new) or result
@@ -110,13 +112,16 @@ def _rewarded(env: PortfolioVectorEnv, config: Config) -> Iterator[RewardQueue |
 
 def _collect(
     run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: RolloutCollector
-) -> tuple[Rollout, MarketDecisions]:
+) -> tuple[Rollout, Earnings]:
     """Collect a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
     tensors, state = on_policy.played.capture()
     control = run.state.reference
-    reference = None if control is None else Reference(bcell.held_to, control.beta)
+    reference = None if control is None else Reference(bcell.held_to, control.controller.beta)
+    online = run.config.online
     with kept_on_failure(run, lambda: on_policy.played.restore(tensors, state)):
-        return collector.collect(reference)
+        taken, earnings = collector.collect(online.rollout // online.portfolios, reference)
+    settings = on_policy_settings(run.config)
+    return market_rollout(taken, earnings, on_policy.agent, settings), earnings
 
 
 def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:
@@ -140,12 +145,14 @@ def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
     return metrics | {"largest_value": rollout.values.abs().max().double()}
 
 
-def _facts(decisions: MarketDecisions, state: TrainingState, episode: float) -> dict[str, float]:
-    facts = {"episode": episode, "reward": float(decisions.rewards.mean())}
-    if decisions.episodes:
-        facts["episode_return"] = fmean(one.net_return for one in decisions.episodes)
-        facts["episode_sharpe"] = fmean(one.sharpe for one in decisions.episodes)
+def _facts(
+    earnings: Earnings, episodes: Sequence[EndedEpisode], state: TrainingState, episode: float
+) -> dict[str, float]:
+    facts = {"episode": episode, "reward": float(earnings.rewards.mean())}
+    if episodes:
+        facts["episode_return"] = fmean(one.net_return for one in episodes)
+        facts["episode_sharpe"] = fmean(one.sharpe for one in episodes)
     if state.reference is not None:
-        facts["reference_kl"] = state.reference.of_episode(decisions.divergence)
-        facts["reference_beta"] = state.reference.beta
+        facts["reference_kl"] = state.reference.of_episode(earnings.divergence)
+        facts["reference_beta"] = state.reference.controller.beta
     return facts

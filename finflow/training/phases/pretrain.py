@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import gradient_step, make_optimiser, polyak_update
-from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
+from finflow.agent.learners.offline_learner import METHODS, OfflineLearner, portfolio_networks
 from finflow.agent.losses.critic_losses import bellman_target, mean_loss
 from finflow.agent.losses.quantiles import needs_quantiles
 from finflow.agent.networks.critic import ValueNetwork
@@ -37,7 +37,7 @@ from finflow.training.off_policy.evidence import Block, training_blocks, trainin
 from finflow.training.off_policy.exact_decisions import ACTIONS, counterfactual_batch, measure_decision_scale
 from finflow.training.phases.run_guard import LearnerProbe, probe_states
 from finflow.training.phases.training_run import TrainingRun, validate_and_save
-from finflow.training.phases.training_state import METHODS, seeded
+from finflow.training.phases.training_state import seeded
 
 VALUE_ROWS = 4096  # states valued at once
 TD_LAMBDA = 0.95  # of the returns that the value of the behaviour is fitted to

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import SkippingAdam
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
+from finflow.agent.networks.distributions import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
-from finflow.guard.checkpoint_folder import capture, restore, without_prefix
+from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.rollback import LOWER, STOP, Snapshot
 from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, crossed, measure, parameter_norms
 from finflow.guard.stability import CRITIC, ENTROPY_LIMIT, HEALTHY_SHARE
+from finflow.tensor_file import without_prefix
 from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.phases.training_state import TrainingState, reseed, rewind, take_snapshot
 

@@ -13,9 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import BehaviourCloning, BehaviourValues, OfflineLearner, portfolio_networks
-from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.learners.offline_learner import METHODS, OfflineLearner, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.on_policy.schedules import EntropyScheduler
 from finflow.config import Config
@@ -43,7 +41,6 @@ from finflow.training.off_policy.learners import Learners, online_updates
 from finflow.training.on_policy.on_policy_state import OnPolicyState, rollouts_of, steps_per_rollout
 
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
-METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning, "none": BehaviourValues}
 
 
 @dataclass

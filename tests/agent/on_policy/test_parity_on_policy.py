@@ -24,9 +24,8 @@ from finflow.agent.on_policy.on_policy_losses import (
     trust_region_step,
     value_loss,
 )
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout, TaskActorCritic
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
-from finflow.agent.on_policy.task_policies import TaskActorCritic
 from tests.agent.test_parity import Arrays, load
 
 KINDS = ["box", "discrete"]

@@ -21,7 +21,7 @@ from torch.nn.utils import parameters_to_vector
 from finflow import AdvancedPPOTrainer, EntropyScheduleConfig, RewardNormalizerConfig, train_advanced_ppo
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.errors import CheckpointError, ConfigError, TrainingError
-from tests.training.on_policy.on_policy_tasks import FollowTask
+from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "policy-optimisation.md").read_text("utf-8")
 
@@ -58,6 +58,14 @@ def test_statistics_are_those_that_are_promised(algorithm: str) -> None:
     assert statistics["episode_count"] > 0
     assert statistics["entropy.progress"] == statistics["entropy"]["progress"]
     assert {"checkpoint.best_reward", "reward_normalizer.mean", "checkpoint.rollback_count"} <= set(statistics)
+
+
+def test_returns_are_those_of_whole_episodes() -> None:
+    trainer = AdvancedPPOTrainer(2, 2)
+    env = SyncVectorEnv([lambda: CountingTask(3), lambda: CountingTask(4)])
+    for _ in range(2):  # rollouts cut episodes
+        trainer.collect_rollout(env, n_steps=10)
+    assert set(trainer.progress.learning.returns) == {3.0, 4.0}
 
 
 def test_the_entropy_coefficient_follows_its_schedule_and_rewards_their_settings() -> None:

@@ -10,18 +10,12 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
-from finflow.agent.on_policy.task_policies import TaskActorCritic
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, TaskActorCritic
 from finflow.config import load_config
 from finflow.errors import ConfigError
 from finflow.training.make_env import make_env
-from finflow.training.on_policy.task_rollouts import (
-    VectorTask,
-    collect_steps,
-    ended_returns,
-    flat_observations,
-    rollout_of,
-)
+from finflow.training.on_policy.on_policy_rollouts import take_steps, task_rollout
+from finflow.training.on_policy.vector_tasks import VectorTask, flat_observations
 from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
 
 
@@ -50,11 +44,11 @@ def test_a_step_gives_what_followed_and_the_next_decision_is_in_the_next_episode
     task = task_of(mode)
     for _ in range(3):
         assert task.observations[0, 0] < 3
-        result = task.step(np.zeros(2, np.int64))
+        result = task.step(torch.zeros(2, dtype=torch.int64))
     assert result.ended.tolist() == [True, False]
-    assert result.following.tolist() == [[3.0, 1.0], [3.0, 1.0]]
+    assert result.following[0].tolist() == [[3.0, 1.0], [3.0, 1.0]]
     if mode == AutoresetMode.NEXT_STEP:
-        result = task.step(np.zeros(2, np.int64))
+        result = task.step(torch.zeros(2, dtype=torch.int64))
         assert result.counted.tolist() == [False, True]
     assert task.observations[0].tolist() == [0.0, 2.0]
 
@@ -67,9 +61,9 @@ def test_truncated_episodes_are_bootstrapped_by_their_own_last_observation(
     """One-step advantages of the first episode of each environment, which are the same in all modes."""
     task = task_of(mode, terminates=terminates)
     agent = agent_of(task)
-    trajectories = collect_steps(task, agent, 12, torch.Generator().manual_seed(0))
+    taken = take_steps(task, agent, 12, torch.Generator().manual_seed(0))
     settings = OnPolicySettings(gamma=0.9, gae_lambda=0.0)
-    rollout = rollout_of(trajectories, agent, settings, lambda rewards: rewards)
+    rollout = task_rollout(taken, task.observed[0], taken.rewards, agent, settings)
     observations, places = rollout.observations[0], []
     first = observations[:, 1] == 1.0
     for length in (3, 4):
@@ -79,7 +73,6 @@ def test_truncated_episodes_are_bootstrapped_by_their_own_last_observation(
     for taken in range(4):
         found = rollout.advantages[first & (observations[:, 0] == taken)].tolist()
         assert sorted(found) == pytest.approx(sorted(one[taken] for one in places if taken < len(one)), abs=1e-5)
-    assert set(ended_returns(trajectories, np.zeros(2))) == {3.0, 4.0}
 
 
 def test_observations_of_several_parts_are_flat_as_gymnasium_has_them() -> None:
@@ -102,8 +95,7 @@ def test_finflows_own_environment_is_a_task() -> None:
 
     task = VectorTask(make_env(load_config("configs/demo.yaml", {}, environ={}), num_envs=3))
     task.reset(seed=0)
-    trajectories = collect_steps(task, agent_of(task), 6, torch.Generator().manual_seed(0))
-    assert trajectories.finite
+    assert take_steps(task, agent_of(task), 6, torch.Generator().manual_seed(0)).finite
     assert task.spaces.kind == "box"
 
 

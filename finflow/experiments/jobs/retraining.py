@@ -19,14 +19,12 @@ import pandas as pd
 
 from finflow.config import Config, EvaluationConfig, RetrainConfig, config_hash, replace_values
 from finflow.errors import ConfigError, MarketError
-from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
+from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.multi_run.repeated_trainings import joined
-from finflow.evaluation.page.page import Page
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE, MINIMUM_BLOCKS, Resampling
-from finflow.evaluation.statistics.metrics import sharpe
-from finflow.experiments.jobs.folds import FEWEST, Fold, history_of, refuse_own_decisions
-from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
-from finflow.experiments.retraining.retrain_results import (
+from finflow.evaluation.statistics.metrics import sharpe, summarise
+from finflow.experiments.jobs.independent_trainings import Job, Training, train_all
+from finflow.experiments.jobs.retrain_results import (
     NEW,
     OLD,
     REPLACE,
@@ -37,18 +35,18 @@ from finflow.experiments.retraining.retrain_results import (
     measure_lead,
     retrain_page,
 )
-from finflow.experiments.tasks import ComputeResources
-from finflow.files import check_writable, in_use, write_together
+from finflow.experiments.jobs.walk_forward import FEWEST, Fold, history_of, refuse_own_decisions
+from finflow.files import write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.provenance import short_hash
 from finflow.trading.price_checks import check_history
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, policy_of, read_best
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, read_best
 from finflow.training.checkpoints.run_folder import MANIFEST, Kind, resolve_run
 from finflow.training.data.training_data import TrainingData, device_here, prepare_from, process_on
-from finflow.training.judging.agent_strategy import AgentStrategy, policy_identity
-from finflow.training.judging.held_out import maker_of
+from finflow.training.judging.agent_strategy import Agents, policy_identity
+from finflow.training.judging.held_out import EvaluationOutcome, maker_of
 from finflow.training.phases.stopping import stopping_at_once
 
 FOLDER = "retrainings"
@@ -91,7 +89,7 @@ def retrain_folds(known: KnownBars, settings: RetrainConfig) -> tuple[Fold, ...]
     for number in range(1, settings.folds + 1):
         start = known.bars - size * (settings.folds - number + 1)
         piece, validation = newest_window(known, start - known.purge, settings)
-        folds.append(Fold(number, (piece,), validation, (range(start, start + size),), (0,)))
+        folds.append(Fold(number, (piece,), validation, (range(start, start + size),)))
     return tuple(folds)
 
 
@@ -102,25 +100,22 @@ def newest_window(known: KnownBars, stop: int, settings: RetrainConfig) -> tuple
     return piece, max(FEWEST, validation)
 
 
-@dataclass(frozen=True)
-class Retraining:
-    """Retrainings of an agent on newer prices, and their comparison with it."""
+@dataclass(frozen=True, kw_only=True)
+class Retraining(Job):
+    """Retrainings of an agent on newer prices, one for each fold, and their comparison with it."""
 
-    config: Config
-    panel: MarketPanel
+    run: Path
     old: Checkpoint
     old_data: TrainingData
     known: KnownBars
     folds: tuple[Fold, ...]
-    folder: Path
 
     @property
     def trainings(self) -> list[Training]:
-        """One for each fold, begun with the old agent's networks."""
         return [self._training(f"fold-{fold.number:02d}", fold) for fold in self.folds]
 
     def lines(self) -> list[str]:
-        """Lines for the terminal: the bars that are new, and the dates of each fold."""
+        """The bars that are new, and the dates of each fold."""
         dates = self.panel.dates
         lines = [f"{self.known.bars - self.known.seen} bars since {dates[self.known.seen - 1]}, up to {dates[-1]}"]
         for fold in self.folds:
@@ -131,30 +126,51 @@ class Retraining:
             )
         return lines
 
-    def judge(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
+    def judge(self, checkpoints: Sequence[Path]) -> EvaluationOutcome:
+        """Compare the retrained agents with the old one, and train the new agent where it replaces the old one.
+
+        The outcome's folder is the run to go on with.
+        """
+        numbers, runs = self.compare(checkpoints)
+        run = self.run
+        if numbers.answer == REPLACE:
+            print("the new agent is better than the old one; training it on the newest window")
+            final = self.final()
+            (best,) = train_all([final], {"": load_panel(final.config.market)})
+            run = resolve_run(best).folder
+            numbers = replace(numbers, run=run.relative_to(self.folder.resolve()).as_posix())
+        page = retrain_page(numbers, runs)
+        index = pd.Index(runs[0].dates.astype(str), name="date")
+        table = pd.DataFrame({one.name: one.returns for one in runs}, index)
+        files: dict[str, bytes | str] = {RETURNS: table.to_csv(lineterminator="\n").encode()}
+        files |= {PAGE: page.html(), NUMBERS: page.json()}
+        write_together({self.folder / name: content for name, content in files.items()})
+        return EvaluationOutcome(run, self.folder / PAGE, {one.name: summarise(one) for one in runs}, page)
+
+    @stopping_at_once()
+    def compare(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
         """Backtest the retrained agents and the old one, each in the window of its fold."""
-        device, evaluation = device_here(self.config.train.device), self.config.evaluation
-        rule = ReplacementRule(CONFIDENCE, self.config.trading.retrain.margin, _number_of(self.folder))
-        before, acting, backtests, folds = policy_of(self.old, device), self.config.acting, [], []
+        config, device, evaluation = self.config, device_here(self.config.train.device), self.config.evaluation
+        rule = ReplacementRule(CONFIDENCE, config.trading.retrain.margin, _number_of(self.folder))
+        before, backtests, folds = Agents.of([self.old], config, device), [], []
         process = process_on(self.old_data, self.panel)
         for fold, training, path in zip(self.folds, self.trainings, checkpoints, strict=True):
-            (test,), after = fold.tests, policy_of(read_best(path), device)
-            retrained = AgentStrategy(after, device, NEW, acting=acting)
-            (new,) = run_backtests(process_on(training.training_data(self.panel), self.panel), test, [retrained])
-            rivals = [AgentStrategy(before, device, OLD, acting=acting), maker_of(BASELINE, self.config)()]
-            old, baseline = run_backtests(process, test, rivals)
-            backtests.append((new, old, baseline))
+            after = Agents.of([read_best(path)], config, device)
+            ((new,),) = fold.judge(process_on(training.training_data(self.panel), self.panel), after)
+            ((old, baseline),) = fold.judge(process, before, [maker_of(BASELINE, config)()])
+            backtests.append((replace(new, name=NEW), replace(old, name=OLD), baseline))
             folds.append(self._numbers_of(fold, new, old))
-        runs = [joined([each[place] for each in backtests]) for place in range(3)]
-        resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, self.config.train.seed)
-        lead = measure_lead(runs[0], runs[1], rule, resampling)
+        runs = [joined(parts) for parts in zip(*backtests, strict=True)]
+        lead = measure_lead(
+            runs[0], runs[1], rule, Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)
+        )
         history, gaps = check_history(self.panel, (), data_of(self.old)), self.old_data.gap_note()
         numbers = RetrainNumbers(
             answer=rule.answer(lead),
             until=str(self.panel.dates[-1]),
             old_until=str(self.panel.dates[self.known.seen - 1]),
             new_bars=self.known.bars - self.known.seen,
-            old_sha256=policy_identity(before),
+            old_sha256=policy_identity(before.policies[0]),
             panel_sha256=self.panel.sha256,
             lead=lead.value,
             bounds=lead.interval,
@@ -175,19 +191,15 @@ class Retraining:
         piece, validation = newest_window(self.known, self.known.bars - FEWEST, self.config.trading.retrain)
         dates = self.panel.dates
         days = {
-            "market.start": dates[piece.start].item(),
             "market.train_end": dates[piece.stop - validation - 1].item(),
             "market.validation_end": dates[piece.stop - 1].item(),
+            "market.start": dates[piece.start].item(),
         }
-        config = replace_values(self.config, days)
-        return replace(self._training("agent", None, config, config.evaluation), name="new agent")
+        newest = replace(self, config=replace_values(self.config, days))
+        return replace(newest._training("agent"), name="new agent")
 
-    def _training(
-        self, name: str, fold: Fold | None, config: Config | None = None, evaluation: EvaluationConfig | None = None
-    ) -> Training:
-        folder = self.folder / name
-        settings = training_config(config or self.config, folder, self.config.train.seed, evaluation)
-        return Training(name, folder, settings, fold=fold, warm_start=self.old.path)
+    def _training(self, folder: str, fold: Fold | None = None) -> Training:
+        return self.training(folder, folder, self.config.train.seed, fold, warm_start=self.old.path)
 
     def _numbers_of(self, fold: Fold, new: Backtest, old: Backtest) -> FoldNumbers:
         (piece,), (test,), dates = fold.pieces, fold.tests, self.panel.dates
@@ -237,7 +249,7 @@ def prepare_retraining(run: Path, config: Config, parent: Path | None = None) ->
     known = replace(known, window=settings.window or seen - old_data.features.first_bar)
     folds = retrain_folds(known, settings)
     folder = parent or saved.folder.parent / FOLDER / saved.folder.name
-    retraining = Retraining(config, panel, old, old_data, known, folds, folder)
+    retraining = Retraining(config, panel, folder, run=run, old=old, old_data=old_data, known=known, folds=folds)
     retraining = replace(retraining, folder=folder / f"{panel.dates[-1]}-{_mark(retraining)}")
     for training in retraining.trainings:  # before any of them runs
         training.training_data(panel)
@@ -265,43 +277,6 @@ def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path
         f"the prices are of another universe than that of {run} ({named}): a retraining keeps its universe; train a "
         "new agent with --mode train"
     )
-
-
-def compare_and_train(retraining: Retraining, resources: ComputeResources) -> tuple[Page, Path, Path | None]:
-    """Run the retrainings that are missing, evaluate them, and train the new agent where it replaces the old one.
-
-    The page, its file, and the new run; None where the old agent is kept.
-
-    Raises
-    ------
-    FinflowError, KeyboardInterrupt
-        Finished trainings are kept: the same command resumes from there.
-    """
-    check_writable(retraining.folder, keep=False)
-    with in_use(retraining.folder, "retraining"):
-        checkpoints = train_all(retraining.trainings, {"": retraining.panel}, resources)
-        print("comparing the retrained agents with the old one")
-        with stopping_at_once():
-            numbers, runs = retraining.judge(checkpoints)
-        run = None
-        if numbers.answer == REPLACE:
-            print("the new agent is better than the old one; training it on the newest window")
-            final = retraining.final()
-            (best,) = train_all([final], {"": load_panel(final.config.market)}, resources)
-            run = resolve_run(best).folder
-            numbers = replace(numbers, run=run.relative_to(retraining.folder.resolve()).as_posix())
-        page = retrain_page(numbers, runs)
-        table = pd.DataFrame(
-            {one.name: one.returns for one in runs}, index=pd.Index(runs[0].dates.astype(str), name="date")
-        )
-        write_together(
-            {
-                retraining.folder / RETURNS: table.to_csv(lineterminator="\n").encode(),
-                retraining.folder / PAGE: page.html(),
-                retraining.folder / NUMBERS: page.json(),
-            }
-        )
-    return page, retraining.folder / PAGE, run
 
 
 def data_of(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from finflow.config import ProtocolConfig
 from finflow.errors import MarketError
-from finflow.experiments.jobs.folds import HISTORY, Fold, Protocol, folds_of
+from finflow.experiments.jobs.walk_forward import HISTORY, Fold, Protocol, folds_of
 
 BARS = 6550  # before the test window of the embedded market
 

@@ -8,18 +8,75 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from finflow.evaluation.page.drawing import BLUE, LIGHT_GREY, TIMES, Rendered, date_axis, legend_of_figure, render
-from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
 from finflow.evaluation.page.page_numbers import Number, Shown, about, schema_of
-from finflow.evaluation.page.section import ROW, Section, columns_of, make_table
+from finflow.evaluation.page.section import ROW, Headline, Page, Section, Tile, columns_of, figure_section, make_table
 from finflow.market.panel import MarketPanel
-from finflow.trading.paper.paper_account import ALPHA, Expectation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FloatArray = NDArray[np.float64]
+
 LATEST = 10  # evenings in the table
+ALPHA = 0.05
+FEWEST = 63  # returns of the backtest that an expectation needs
+SHIFT = 2.0  # scale of the alternatives: shifts of the annual Sharpe ratio
+LAGS = 10  # bars over which autocorrelation of returns counts
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Distribution of a bar's log return by a backtest of ``count`` bars; ``ratio`` is long-run over plain variance."""
+
+    mean: float
+    deviation: float
+    count: int
+    bars_per_year: int
+    ratio: float = 1.0
+
+    @classmethod
+    def of(cls, returns: FloatArray, bars_per_year: int) -> Expectation | None:
+        """That of the simple returns of a backtest; None where they are too few, or do not move."""
+        logs = np.log1p(returns[np.isfinite(returns) & (returns > -1.0)])
+        if len(logs) < FEWEST or not float(logs.std()) > 0.0:
+            return None
+        return cls(float(logs.mean()), float(logs.std(ddof=1)), len(logs), bars_per_year, variance_ratio(logs))
+
+    def _factors(self, returns: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """``q`` and ``k`` of the evidence after each return, (n,)."""
+        deviations = (np.log1p(returns) - self.mean) / self.deviation
+        clock = self.ratio * np.cumsum(np.square(deviations))
+        known, shift = 1.0 + clock / self.count, SHIFT**2 / self.bars_per_year
+        return shift * clock / known, shift / np.square(self.deviation * known)
+
+    def log_evidence(self, returns: FloatArray) -> FloatArray:
+        """Logarithm of the evidence against the expectation after each return of an account, (n,)."""
+        excess = np.cumsum(np.log1p(returns) - self.mean)
+        spread, weight = self._factors(returns)
+        return np.asarray(0.5 * (excess**2 * weight / (1.0 + spread) - np.log1p(spread)), dtype=np.float64)
+
+    def band(self, returns: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Edges of the account's growth, of 1 invested, after each of its returns: low and high, (n,)."""
+        spread, weight = self._factors(returns)
+        width = np.sqrt((2.0 * math.log(1.0 / ALPHA) + np.log1p(spread)) * (1.0 + spread) / weight)
+        middle = self.mean * np.arange(1.0, len(returns) + 1.0)
+        return np.exp(middle - width), np.exp(middle + width)
+
+    def left_on(self, returns: FloatArray) -> int | None:
+        """First return after which the account was outside what was expected; None where it never was."""
+        outside = np.flatnonzero(self.log_evidence(returns) >= -math.log(ALPHA))
+        return int(outside[0]) if outside.size else None
+
+
+def variance_ratio(returns: FloatArray) -> float:
+    """Long-run over plain variance of returns, with Bartlett's weights for `LAGS` lags; 1 where it is less."""
+    centred = returns - returns.mean()
+    lags = range(1, LAGS + 1)
+    shared = sum((1.0 - lag / (LAGS + 1.0)) * float(centred[lag:] @ centred[:-lag]) for lag in lags)
+    return max(1.0, 1.0 + 2.0 * shared / float(centred @ centred))
 
 
 @dataclass(frozen=True)

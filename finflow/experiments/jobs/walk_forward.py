@@ -1,14 +1,15 @@
-"""Folds of a protocol: the bars that each may see, learns from and is evaluated on.
+"""Walk-forward and combinatorial folds: the bars that a training may see, and the windows that it is judged on.
 
-The cuts are skfolio's (`WalkForward`, `CombinatorialPurgedCV`), of the bars before the test window. A fold's training
-has only the pieces of the market that lie outside its evaluated windows and the embargo after them. On both sides of an
-evaluated window, `purge` bars are not learned from: those before it are not seen at all, those after it only begin the
-history of later features, which therefore hold no price of the window.
+Protocols, searches and retrainings train and judge by these folds. The cuts of protocols are skfolio's (`WalkForward`,
+`CombinatorialPurgedCV`), of the bars before the test window. A fold's training has only the pieces of the market that
+lie outside its evaluated windows and the embargo after them. On both sides of an evaluated window, `purge` bars are not
+learned from: those before it are not seen at all, those after it only begin the history of later features, which
+therefore hold no price of the window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,11 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import Config, ProtocolConfig
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError, MarketError
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.market.features.feature_set import Features
 from finflow.market.features.rolling_windows import DAILY_WINDOWS, windows_of
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
+from finflow.strategies.strategy import Strategy
+from finflow.training.data.training_data import TrainingData, prepare_pieces
+from finflow.training.judging.agent_strategy import Agents
 
 Protocol = Literal["walk-forward", "cpcv"]
 HISTORY = DAILY_WINDOWS.longest - 1
@@ -49,7 +56,17 @@ class Fold:
     pieces: tuple[range, ...]
     validation: int
     tests: tuple[range, ...]
-    paths: tuple[int, ...]
+    paths: tuple[int, ...] = (0,)
+
+    def training_data(self, panel: MarketPanel, config: Config, features: Features | None = None) -> TrainingData:
+        """The market of its training, which lacks what it is evaluated on."""
+        return prepare_pieces(panel, config, self.pieces, self.validation, features)
+
+    def judge(
+        self, process: DecisionProcess, agents: Agents, rivals: Sequence[Strategy] = ()
+    ) -> list[tuple[Backtest, ...]]:
+        """Backtest agents that act as one, and rivals after them, in each of its windows; all begin in cash."""
+        return [run_backtests(process, test, [agents.strategies()[0], *rivals]) for test in self.tests]
 
 
 def load_before_test(config: Config) -> tuple[MarketPanel, int]:
@@ -119,7 +136,7 @@ def last_fold(first: int, bars: int, settings: ProtocolConfig, history: int) -> 
             f"the {first} bars before the validation window, or its own {bars - first}, are too few to learn in and to "
             "be evaluated on; use more data or a smaller evaluation.protocol.purge"
         )
-    return Fold(1, pieces, validation, (range(first, bars),), (0,))
+    return Fold(1, pieces, validation, (range(first, bars),))
 
 
 def purge_of(settings: ProtocolConfig, history: int) -> int:

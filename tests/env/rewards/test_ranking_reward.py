@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import ndcg_score
 
 import finflow
-from finflow.env.rewards.ranking_measures import TiedRanks, best_candidates, graded_gains, hit, mrr, ndcg
-from finflow.env.rewards.ranking_reward import create_reward_function
+from finflow.env.rewards.ranking_reward import create_reward_function, measure, relevance_of
 from finflow.errors import ConfigError
 
 FloatArray = NDArray[np.float64]
@@ -30,7 +29,7 @@ def all_of(values: FloatArray) -> NDArray[np.bool_]:
 @pytest.mark.parametrize("k", [1, 3, 7])
 def test_ndcg_is_scikit_learns_ties_included(k: int, scores: FloatArray, grades: FloatArray) -> None:
     gains = 2.0**grades - 1.0
-    found = ndcg(TiedRanks.of(scores, all_of(scores)), gains, k)
+    found = measure("ndcg", scores, all_of(scores), gains, k)
     expected = [ndcg_score(gain[None], score[None], k=k) for gain, score in zip(gains, scores, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
@@ -41,23 +40,22 @@ def test_measures_worked_by_hand() -> None:
     DCG@2 = 0 + 7 / log2(3) = 4.416508; the ideal is 7 + 3 / log2(3) = 8.892789. The best is second.
     """
     scores, returns = np.array([[0.4, 0.3, 0.2, 0.1]]), np.array([[0.01, 0.04, 0.03, 0.02]])
-    gains = graded_gains(returns, all_of(returns), 4)
+    everything = all_of(returns)
+    gains = relevance_of("ndcg", returns, everything, 4)
     np.testing.assert_array_equal(gains, [[0.0, 7.0, 3.0, 1.0]])
-    places, best = TiedRanks.of(scores, all_of(scores)), best_candidates(returns, all_of(returns))
+    found, best = measure("ndcg", scores, everything, gains, 2), relevance_of("hit", returns, everything, 4)
     discount = 1.0 / np.log2(3.0)
-    assert ndcg(places, gains, 2)[0] == pytest.approx(7.0 * discount / (7.0 + 3.0 * discount), abs=1e-12)
-    assert hit(places, best, 1)[0] == 0.0
-    assert hit(places, best, 2)[0] == 1.0
-    assert mrr(places, best, 4)[0] == 0.5
-    assert mrr(places, best, 1)[0] == 0.0
+    assert found[0] == pytest.approx(7.0 * discount / (7.0 + 3.0 * discount), abs=1e-12)
+    for name, k, value in (("hit", 1, 0.0), ("hit", 2, 1.0), ("mrr", 4, 0.5), ("mrr", 1, 0.0)):
+        assert measure(name, scores, everything, best, k)[0] == value
 
 
-@pytest.mark.parametrize("measure", ["ndcg", "hit", "mrr"])
-def test_ties_are_the_mean_over_all_orders(measure: str) -> None:
+@pytest.mark.parametrize("name", ["ndcg", "hit", "mrr"])
+def test_ties_are_the_mean_over_all_orders(name: str) -> None:
     returns = np.array([0.03, -0.01, 0.02, 0.02, 0.05])
     orders = np.array(list(itertools.permutations(range(5))), dtype=np.float64)
     many = np.tile(returns, (len(orders), 1))
-    reward = create_reward_function(measure, k=2, grades=3)  # type: ignore[arg-type]
+    reward = create_reward_function(name, k=2, grades=3)  # type: ignore[arg-type]
     equal = np.zeros((1, 5))
     assert reward.score(equal, many[:1])[0] == pytest.approx(reward.score(orders, many).mean(), abs=1e-12)
 
@@ -82,14 +80,14 @@ def test_a_row_without_anything_to_rank_earns_nothing() -> None:
     assert create_reward_function("mrr", k=1).score(scores, returns)[:2].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("measure", ["ndcg", "hit", "mrr", "mixed"])
-def test_the_gradient_climbs_toward_the_best_ranking(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["ndcg", "hit", "mrr", "mixed"])
+def test_the_gradient_climbs_toward_the_best_ranking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The value of tensors is the exact one, and following its gradient ranks nearly as well as can be."""
     monkeypatch.setattr("finflow.env.rewards.ranking_reward.TEMPERATURE", 0.5)  # few steps suffice
     rng = np.random.default_rng(1)
     returns = torch.tensor(rng.normal(size=(4, 6)))
     logits = torch.tensor(0.1 * rng.normal(size=(4, 6)), requires_grad=True)
-    reward = create_reward_function(measure, k=3)  # type: ignore[arg-type]
+    reward = create_reward_function(name, k=3)  # type: ignore[arg-type]
     optimiser = torch.optim.Adam([logits], lr=0.1)
     begun = reward.score(logits.detach().softmax(-1), returns)
     for _ in range(200):

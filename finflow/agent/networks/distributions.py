@@ -1,8 +1,8 @@
-"""The logistic-normal distribution on the simplex, in additive log-ratio coordinates.
+"""Distributions of actions: the logistic-normal on the simplex, and those of tasks that are not markets.
 
-``z_i = log(w_i / w_K)`` for i < K is normal with a location and a scale; ``w = softmax([z, 0])``. The density is with
-respect to Lebesgue measure on the first K - 1 weights: ``log p(w) = sum_i log N(z_i) - sum_k log w_k``, the last
-term being the Jacobian of the map from z to w.
+Of portfolios, ``z_i = log(w_i / w_K)`` for i < K is normal with a location and a scale; ``w = softmax([z, 0])``. The
+density is with respect to Lebesgue measure on the first K - 1 weights: ``log p(w) = sum_i log N(z_i) - sum_k log w_k``,
+the last term being the Jacobian of the map from z to w.
 
 Where assets are not listed, the distribution is that of the listed ones and cash alone: a simplex of fewer dimensions.
 Their log ratios are `UNLISTED`, a constant without density; their weights are exactly zero.
@@ -75,6 +75,108 @@ class LogisticNormal:
         standard = (coordinates - self.location) * (-self.log_scale).exp()
         return sampled_density(standard, self.log_scale, log_weights, self.listed)
 
+    @torch.no_grad()
+    def draw_action(self, generator: Generator) -> Tensor:
+        """Draw log ratios, (batch, K - 1), which are the actions of on-policy learning.
+
+        Their densities and those of weights differ by a Jacobian that is the same for every policy, and drops out of
+        every ratio and KL.
+        """
+        noise = standard_normal(tuple(self.location.shape), generator, self.location)
+        return torch.addcmul(self.location, noise, self.log_scale.exp())
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log of the joint density of log ratios (batch, K - 1), (batch,)."""
+        standard = (actions - self.location) * (-self.log_scale).exp()
+        return sum_listed(LOG_DENSITY_AT_CENTRE - 0.5 * standard.square() - self.log_scale, self.listed)
+
+    def entropy(self) -> Tensor:
+        """Entropy of the portfolio per free dimension, nats (batch,), with the Jacobian's mean taken at the centre."""
+        spread = mean_listed(self.log_scale + ENTROPY_OF_NORMAL, self.listed)
+        log_weights = log_portfolio(self.location)
+        if self.listed is None:
+            return spread + log_weights.sum(dim=-1) / self.dimensions
+        return spread + (sum_listed(log_weights[..., :-1], self.listed) + log_weights[..., -1]) / self.dimensions
+
+    def kl(self, other: LogisticNormal) -> Tensor:
+        """``KL(self || other)``, nats (batch,): `kl_per_dimension` in an order of operations of its own, summed."""
+        change = self.log_scale - other.log_scale
+        shift = (self.location - other.location) * (-other.log_scale).exp()
+        return sum_listed(0.5 * ((2.0 * change).exp() + shift.square() - 1.0) - change, self.listed)
+
+    def rows(self, index: Tensor) -> LogisticNormal:
+        listed = None if self.listed is None else self.listed[index]
+        return LogisticNormal(self.location[index], self.log_scale[index], listed)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A batch of distributions over the actions 0 .. n - 1, by their log probabilities (batch, n)."""
+
+    log_probabilities: Tensor
+
+    def draw_action(self, generator: Generator) -> Tensor:
+        """Draw actions, int64 (batch,)."""
+        with torch.no_grad():
+            return torch.multinomial(self.log_probabilities.exp(), 1, generator=generator).squeeze(1)
+
+    def mode(self) -> Tensor:
+        """The most probable actions, int64 (batch,)."""
+        return self.log_probabilities.argmax(dim=-1)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log probabilities of actions (batch,), (batch,)."""
+        return self.log_probabilities.gather(1, actions.unsqueeze(1)).squeeze(1)
+
+    def entropy(self) -> Tensor:
+        return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """``KL(self || other)``, (batch,)."""
+        return (self.log_probabilities.exp() * (self.log_probabilities - other.log_probabilities)).sum(dim=-1)
+
+    def rows(self, index: Tensor) -> Categorical:
+        return Categorical(self.log_probabilities[index])
+
+
+@dataclass(frozen=True)
+class DiagonalNormal:
+    """A batch of normal distributions (batch, d), independent in each dimension.
+
+    Log deviations (d,) are common to all.
+    """
+
+    location: Tensor
+    log_scale: Tensor
+
+    def draw_action(self, generator: Generator) -> Tensor:
+        """Draw actions, (batch, d); not held to the bounds of the task."""
+        with torch.no_grad():
+            noise = standard_normal(tuple(self.location.shape), generator, self.location)
+            return torch.addcmul(self.location, noise, self.log_scale.exp())
+
+    def mode(self) -> Tensor:
+        return self.location
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log joint densities of actions (batch, d), (batch,)."""
+        standard = (actions - self.location) * (-self.log_scale).exp()
+        constant = self.log_scale.sum() - LOG_DENSITY_AT_CENTRE * self.location.shape[-1]
+        return -0.5 * standard.square().sum(dim=-1) - constant
+
+    def entropy(self) -> Tensor:
+        entropy = self.log_scale.sum() + ENTROPY_OF_NORMAL * self.location.shape[-1]
+        return entropy.expand(len(self.location))
+
+    def kl(self, other: DiagonalNormal) -> Tensor:
+        """``KL(self || other)``, (batch,): `kl_per_dimension` in an order of operations of its own, summed."""
+        change = self.log_scale - other.log_scale
+        shift = (self.location - other.location) * (-other.log_scale).exp()
+        return 0.5 * shift.square().sum(dim=-1) + (0.5 * ((2.0 * change).exp() - 1.0) - change).sum()
+
+    def rows(self, index: Tensor) -> DiagonalNormal:
+        return DiagonalNormal(self.location[index], self.log_scale)
+
 
 def sampled_density(noise: Tensor, log_scale: Tensor, log_weights: Tensor, listed: Tensor | None) -> Tensor:
     """Log density (...) of samples with log weights (..., K), by the noise (..., K - 1) that they were drawn with."""
@@ -94,7 +196,7 @@ def kl_per_dimension(policy: LogisticNormal, reference: LogisticNormal) -> Tenso
 
     Both are normal in the same log ratios, and a divergence does not change with the coordinates: per dimension
     ``log(s0 / s) + (s^2 + (z - z0)^2) / (2 s0^2) - 1/2``. Dimensions are those of the assets that are listed.
-    `DiagonalNormal.kl` and `PortfolioDistribution.kl` round differently; each keeps its order of operations.
+    `LogisticNormal.kl` rounds differently; each keeps its order of operations.
     """
     ratio = (policy.log_scale - reference.log_scale).exp()
     shift = (policy.location - reference.location) * (-reference.log_scale).exp()

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from finflow.evaluation.backtest import BASELINE, Backtest
-from finflow.evaluation.page.drawing import Rendered, line_styles, wealth_figure
-from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
+from finflow.evaluation.page.drawing import Rendered, wealth_figure
 from finflow.evaluation.page.page_numbers import (
     Drawdown,
     Number,
@@ -22,13 +21,22 @@ from finflow.evaluation.page.page_numbers import (
     about,
     schema_of,
 )
-from finflow.evaluation.page.section import ROW, Cell, Section, columns_of, make_table
+from finflow.evaluation.page.section import (
+    ROW,
+    Cell,
+    Headline,
+    Page,
+    Section,
+    Tile,
+    columns_of,
+    figure_section,
+    make_table,
+)
 from finflow.evaluation.statistics.bootstrap import (
     Interval,
     Resampling,
     SharpeDifference,
     draw_days,
-    resample_sharpe,
     sharpe_difference,
 )
 from finflow.evaluation.statistics.metrics import summarise
@@ -135,7 +143,7 @@ def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling
     Ledoit and Wolf (2008), Robust Performance Hypothesis Testing with the Sharpe Ratio: resampling in blocks, paired.
     """
     draws = draw_days(len(new.returns), replace(resampling, samples=rule.samples(resampling.samples)))
-    return sharpe_difference(new, old, resample_sharpe(new, draws), resample_sharpe(old, draws), rule.coverage)
+    return sharpe_difference(new, old, draws, rule.coverage)
 
 
 def figures_of(runs: Sequence[Backtest]) -> dict[str, Figures]:
@@ -196,12 +204,11 @@ def _method(numbers: RetrainNumbers) -> tuple[str, ...]:
 
 
 def _wealth(runs: Sequence[Backtest]) -> Rendered:
-    names = [run.name for run in runs]
     return wealth_figure(
         "wealth",
         "Growth of 1 over the evaluated windows",
         "Growth of 1 over the evaluated windows, net of costs; each agent begins every window in cash.",
         runs[0].dates,
         {run.name: np.cumprod(1.0 + run.returns) for run in runs},
-        line_styles(names, BASELINE, NEW),
+        NEW,
     )
