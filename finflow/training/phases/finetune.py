@@ -25,7 +25,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.replay import ONLINE as FAMILY, CoveragePool, Transitions
 from finflow.training.data.reward_normalizer import RewardNormalizer
-from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.data.rollouts import RolloutMarket, normalised
 from finflow.training.off_policy.evidence import transitions_outside
 from finflow.training.off_policy.exact_decisions import (
     FOLLOWED,
@@ -50,7 +50,6 @@ from finflow.training.phases.pretrain import (
     behaviour_returns,
     behaviour_values,
     learning_market,
-    normalised,
     pretraining_in_parallel,
 )
 from finflow.training.phases.run_guard import LearnerProbe, probe_states

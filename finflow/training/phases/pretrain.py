@@ -30,9 +30,8 @@ from finflow.offline.dataset import OfflineDataset, episode_ends, lambda_returns
 from finflow.training.checkpoints.checkpoint_reader import OFFLINE
 from finflow.training.data.mirrored_growth import with_mirrored_bars
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.rewards import RewardUnits
-from finflow.training.data.rollouts import NO_MIRROR, RolloutMarket
+from finflow.training.data.rollouts import NO_MIRROR, RolloutMarket, normalised
 from finflow.training.off_policy.evidence import Block, training_blocks, training_segments, transitions_outside
 from finflow.training.off_policy.exact_decisions import ACTIONS, counterfactual_batch, measure_decision_scale
 from finflow.training.phases.run_guard import LearnerProbe, probe_states
@@ -62,19 +61,6 @@ def learning_market(run: TrainingRun, dataset: OfflineDataset, with_families: bo
     units = units._replace(whole_spread=needs_quantiles(config.bcell))
     tensors = MarketTensors.of(process, run.device, with_families and config.bcell.expert_cloning > 0.0)
     return normalised(RolloutMarket(process, tensors, units), run.state.reward_normalizer, dataset)
-
-
-def normalised(market: RolloutMarket, normalizer: RewardNormalizer | None, dataset: OfflineDataset) -> RolloutMarket:
-    """Market with a normaliser of rewards; an empty window is filled with the behaviour's, evenly from all of them.
-
-    Both phases then begin in the same units; online rewards replace them.
-    """
-    units = market.units._replace(normalizer=normalizer)
-    if normalizer is not None and not normalizer.get_statistics()["count"]:
-        count = min(normalizer.config.window_size, len(dataset))
-        places = np.linspace(0, len(dataset) - 1, count).astype(np.int64)
-        units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places])
-    return market._replace(units=units)
 
 
 @torch.no_grad()
