@@ -33,8 +33,8 @@ from finflow.training.on_policy.on_policy_state import (
     rollouts_of,
     steps_per_rollout,
 )
-from finflow.training.phases.behaviour_data import probe_states, reward_units
-from finflow.training.phases.run_guard import LearnerProbe
+from finflow.training.phases.pretrain import learning_market
+from finflow.training.phases.run_guard import LearnerProbe, probe_states
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import TrainingState, ended_early
 
@@ -47,7 +47,7 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     bcell, on_policy = state.bcell, state.on_policy
     if bcell is None or on_policy is None:
         raise ValueError("the online phase has not begun")
-    units = reward_units(run, dataset)
+    units = learning_market(run, dataset).units
     market = on_policy.agent.market
     run.probe = probe_states(Transitions.of(dataset, run.device), market)
     steps, rollouts = steps_per_rollout(config), rollouts_of(config)
@@ -95,7 +95,7 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
                 run.check_reference(earnings.divergence, earnings.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             new = config.online.rollout / config.env.episode_length
-            result = validate_and_save(run, bcell.deployed, figures, episode, new, steps, last) or result
+            result = validate_and_save(run, bcell.deployed, figures, {"episode": episode}, last, steps, new) or result
         run.stop_if_asked()
     return result
 
