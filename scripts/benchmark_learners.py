@@ -40,15 +40,14 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import load_config
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.replay import CoveragePool, MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.make_env import make_env
-from finflow.training.off_policy.group_update import CoveragePool
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
 from finflow.training.on_policy.vector_tasks import Environment, VectorTask
-from finflow.training.phases.behaviour_data import Epochs
+from finflow.training.phases.pretrain import Epochs
 from finflow.training.phases.training_state import seeded
 from scripts.evidence.on_policy_tasks import make_task
 

@@ -241,12 +241,12 @@ def quick_phases() -> Iterator[None]:
     """Shorten what would be most of a tiny training: few random features predict the bars that are mirrored, and the
     critics are judged in few states, over few decisions. Files that test these define a fixture of this name."""
     from finflow.training.data import mirrored_growth
-    from finflow.training.off_policy import critic_quality
+    from finflow.training.off_policy import exact_decisions
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mirrored_growth, "RANDOM_FEATURES", 20)
         for name, value in (("JUDGED", 64), ("FOLLOWED", 16), ("SETTLED", 4), ("DECISION_STATES", 256)):
-            patch.setattr(critic_quality, name, value)
+            patch.setattr(exact_decisions, name, value)
         yield
 
 

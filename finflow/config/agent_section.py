@@ -44,7 +44,6 @@ class ActingConfig(ConfigSection):
         0.0, "variance of drawn decisions, in multiples of the policy's; 0: its centre", ge=0, le=100
     )
     top_p: PositiveShare = key(1.0, "share of the centre's assets that the largest must have together; 1: all")
-    seed: NonNegativeInt = key(0, "seed of the draws; each date has its own")
 
     @property
     def takes_centre(self) -> bool:
@@ -53,8 +52,7 @@ class ActingConfig(ConfigSection):
 
     def describe(self) -> str:
         """The settings in words."""
-        sampled = f"drawn with temperature {self.temperature:g} and seed {self.seed}"
-        taken = sampled if self.temperature > 0.0 else "the centre of the policy"
+        taken = f"drawn with temperature {self.temperature:g}" if self.temperature > 0.0 else "the centre of the policy"
         return taken if self.top_p == 1.0 else f"{taken}; only the largest assets, {self.top_p:g} of all together"
 
 

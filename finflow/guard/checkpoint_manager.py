@@ -6,9 +6,7 @@ atomically; nothing is ever unpickled.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,8 @@ from torch import Tensor, nn
 
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError
-from finflow.guard.checkpoint_folder import BEST, CheckpointFolder
+from finflow.guard.checkpoint_folder import BEST, CheckpointFolder, capture, restore
 from finflow.guard.rollback import RollbackManager
-from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors
 
 
@@ -47,30 +44,11 @@ class CheckpointMetrics:
     explained_variance: float | None = None
 
 
-class _Scheduler:
-    """A learning-rate scheduler of torch, or any object with ``state_dict`` and ``load_state_dict``, as JSON."""
-
-    def __init__(self, scheduler: Any) -> None:
-        self.scheduler = scheduler
-
-    def capture(self) -> tuple[dict[str, Tensor], Any]:
-        """Capture what JSON can hold; functions, such as a LambdaLR's, are left out."""
-        state = self.scheduler.state_dict()
-        return {}, {name: value for name, value in state.items() if _is_plain(value)}
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Any) -> None:
-        self.scheduler.load_state_dict({**self.scheduler.state_dict(), **state})
-
-
 @dataclass
 class _Loop:
     network: nn.Module
     optimizer: torch.optim.Optimizer | None
     scheduler: Any
-
-    def __post_init__(self) -> None:
-        if hasattr(self.scheduler, "state_dict"):
-            self.scheduler = _Scheduler(self.scheduler)
 
 
 class CheckpointManager:
@@ -187,10 +165,9 @@ class CheckpointManager:
 
     def rollback_state(self) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
         """Step, tensors and state of the checkpoint to roll back to; counts as a rollback."""
-        try:
-            snapshot = self.manager.take(self.step)
-        except LookupError:
-            raise CheckpointError("there is no checkpoint to go back to: save one before the loop begins") from None
+        if self.manager.last_healthy is None:
+            raise CheckpointError("there is no checkpoint to go back to: save one before the loop begins")
+        snapshot = self.manager.take(self.step)
         self.last_saved = snapshot.update
         return snapshot.update, snapshot.tensors, snapshot.state
 
@@ -239,10 +216,3 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
     if type(step) is not int or not isinstance(state, dict):
         raise CheckpointError(f"{path} is not a checkpoint of a training loop; its state has no step")
     return step, tensors, state
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
-    except (TypeError, ValueError):
-        return False

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, Literal, Self
 
 from torch import Tensor
 
 from finflow.config import Config, RollbackConfig
-from finflow.guard.signals import RobustWindow, crossed
-from finflow.guard.state_capture import capture, restore
+from finflow.guard.checkpoint_folder import capture, restore
+from finflow.guard.signals import RobustWindow
 from finflow.tensor_file import without_prefix
 
 LEAST_CHECKS = 5  # before losses and rewards are compared with their past
@@ -39,13 +38,6 @@ MOST_ROLLBACKS = 10  # of a phase, before a stop
 LOWER, ROLLBACK, STOP = "lower", "rollback", "stop"
 
 
-class MeanWindow(RobustWindow):
-    def add(self, value: float) -> None:
-        if math.isfinite(value):
-            self.keep(value)
-            self.centre, self.ready = fmean(self.values), len(self.values) >= self.least
-
-
 class RollbackTriggers:
     """Losses, rewards and KL compared with their thresholds at every check.
 
@@ -63,14 +55,12 @@ class RollbackTriggers:
         self.config = config
         self.strict = config.mode == "strict"
         self._needed = 1 if self.strict else 2
-        size = config.metric_window_size
-        least = min(LEAST_CHECKS, size)
-        if self.strict:
-            self.windows: dict[str, RobustWindow] = {name: MeanWindow(size, least) for name in SENTENCES}
-        else:
-            self.windows = {name: RobustWindow(size, least, renew=1) for name in ("critic", "actor")}
-            self.windows["kl"] = RobustWindow(KL_WINDOWS * size, size, renew=1)
-            self.windows["reward"] = RobustWindow(REWARD_WINDOWS * size, 3 * size, renew=1)
+        size, robust = config.metric_window_size, not self.strict
+        longer = {"kl": (KL_WINDOWS * size, size), "reward": (REWARD_WINDOWS * size, 3 * size)} if robust else {}
+        self.windows = {
+            name: RobustWindow(*longer.get(name, (size, min(LEAST_CHECKS, size))), renew=1, robust=robust)
+            for name in SENTENCES
+        }
         self.suspects: dict[str, int] = {}
 
     def check(self, figures: Mapping[str, float | None]) -> tuple[bool, str]:
@@ -99,22 +89,19 @@ class RollbackTriggers:
 
     def _limit(self, name: str) -> float:
         """Largest healthy value of a signal, and of the reward the smallest."""
-        window, config, robust = self.windows[name], self.config, not self.strict
+        window, config, threshold = self.windows[name], self.config, self.config.kl_threshold
         if name == "kl":
-            threshold = config.kl_threshold
-            if self.strict:
-                return threshold
-            if not window.ready:
-                return UNKNOWN_KL * threshold
-            return max(threshold, KL_RISE * (threshold / DEFAULT_KL) * max(window.values))
+            usual = KL_RISE * (threshold / DEFAULT_KL) * max(window.values) if window.ready else UNKNOWN_KL * threshold
+            return threshold if self.strict else max(threshold, usual)
+        if not window.ready:
+            return -math.inf if name == "reward" else math.inf
         usual = abs(window.centre)
         if name == "reward":
             drop = 1.0 - config.reward_drop
-            spread = USUAL_SPREAD * (drop / DEFAULT_DROP) * window.spread if robust else 0.0
-            return window.centre - max(drop * usual, spread) if window.ready else -math.inf
-        if robust:
+            return window.centre - max(drop * usual, USUAL_SPREAD * (drop / DEFAULT_DROP) * window.spread)
+        if not self.strict:
             usual = max(usual, USUAL_SPREAD * window.spread, LEAST_LOSS)
-        return window.centre + (config.loss_spike - 1.0) * usual if window.ready else math.inf
+        return window.centre + (config.loss_spike - 1.0) * usual
 
 
 @dataclass
@@ -174,10 +161,6 @@ class RollbackManager:
         """Forget how fast the policy moves: from here on it does so in another way."""
         self.triggers.windows["kl"].clear()
         self.triggers.windows["actor"].clear()
-
-    def due(self, phase_update: int, steps: int = 1) -> bool:
-        """Return True where a snapshot is due after so many updates of a phase, the last ``steps`` at once."""
-        return crossed(phase_update, steps, self.config.save_interval)
 
     def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], score: float | None = None) -> None:
         """Keep a snapshot, on probation; the first of a phase is healthy at once."""
@@ -253,13 +236,8 @@ class RollbackManager:
         return ROLLBACK if self._healthy else STOP
 
     def take(self, step: int) -> Snapshot:
-        """Return the snapshot to go back to: the last healthy one, and an older one at each retry.
-
-        A LookupError without any.
-        """
+        """Return the snapshot to go back to: the last healthy one, and an older one at each retry."""
         healthy = self._healthy
-        if not healthy:
-            raise LookupError("there is no healthy snapshot")
         if self.retries and len(healthy) > 1:
             healthy.pop()  # it led to this alarm before
         self.snapshots = healthy

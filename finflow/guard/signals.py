@@ -1,13 +1,18 @@
-"""Signals of the guard: events, robust windows, figures of a policy on fixed states."""
+"""Signals of the guard: events, robust windows, figures of a policy on fixed states, and reward hacking.
+
+A policy that is trained on a reward model can raise the model's score and not what the score stands for (Gao, Schulman
+and Hilton 2023, Scaling Laws for Reward Model Overoptimization). Every validation of the online phase is checked.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,15 +54,13 @@ class RobustWindow:
     """Median and median absolute deviation of the last ``size`` values, renewed every ``renew`` of them.
 
     Outliers are clipped to the edge of the usual range: a spike does not hide the next one, and lasting changes are
-    followed. It is ready after ``least`` values.
+    followed. It is ready after ``least`` values. Where it is not ``robust`` it has the mean of the values as they are.
     """
 
     SAVED = ("values", "count", "centre", "spread", "ready")
 
-    def __init__(self, size: int, least: int, renew: int = 10) -> None:
-        self._size = size
-        self.least = least
-        self.renew = renew
+    def __init__(self, size: int, least: int, renew: int = 10, robust: bool = True) -> None:
+        self._size, self.least, self.renew, self.robust = size, least, renew, robust
         self.values: list[float] = []
         self.count = 0
         self.centre = self.spread = 0.0
@@ -68,20 +71,19 @@ class RobustWindow:
         """Robust standard deviation, never less than a small share of the centre."""
         return max(self.spread, LEAST_SHARE * abs(self.centre), 1e-9)
 
-    def keep(self, value: float) -> None:
-        """Put a value in, and drop the oldest."""
-        self.values = [*self.values, value][-self._size :]
-        self.count += 1
-
     def add(self, value: float) -> None:
         """Add a value; one that is not finite is ignored."""
         if not math.isfinite(value):
             return
-        if self.ready:
+        if self.ready and self.robust:
             reach = KEPT_WITHIN * self.deviation
             value = min(max(value, self.centre - reach), self.centre + reach)
-        self.keep(value)
-        if len(self.values) >= self.least and (self.count % self.renew == 0 or not self.ready):
+        self.values = [*self.values, value][-self._size :]
+        self.count += 1
+        enough = len(self.values) >= self.least
+        if not self.robust:
+            self.centre, self.ready = fmean(self.values), enough
+        elif enough and (self.count % self.renew == 0 or not self.ready):
             self.centre = median(self.values)
             self.spread = MAD_TO_DEVIATION * median(abs(one - self.centre) for one in self.values)
             self.ready = True
@@ -95,8 +97,7 @@ class RobustWindow:
         self.count, self.centre, self.spread, self.ready = 0, 0.0, 0.0, False
 
 
-@dataclass(frozen=True)
-class PolicyProbe:
+class PolicyProbe(NamedTuple):
     """A policy on fixed states."""
 
     location: Tensor  # (states, K - 1): mean in log-ratio coordinates
@@ -194,3 +195,103 @@ def stop_report(reason: str, advice: Sequence[str], statistics: Mapping[str, obj
     lines += ["", f"{state}. `events.jsonl` has all events of the guard."]
     lines += ["", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in statistics.items())]
     return "\n".join(lines) + "\n"
+
+
+LOOKS = 3  # validations in a row at which the score rises and both net measures fall, before a stop
+FALL = 0.1  # of the Sharpe ratio over them, at least, for a stop
+MULTIPLE = 2.0  # of the turnover or concentration of the reference, beyond which there is a stop
+LEAST_VALIDATIONS = 3  # for a correlation
+LEAST_TURNOVER = 1.0  # a year: a reference that hardly trades counts as trading this much
+
+
+class ScoredValidation(NamedTuple):
+    """Figures of one validation backtest: means of the model's score and of the built-in reward, ``utility``.
+
+    ``sharpe`` is annual and net of costs, ``turnover`` a year, and ``concentration`` the mean sum of squared weights: 1
+    for one asset, 1 / K for equal weights.
+    """
+
+    score: float
+    sharpe: float
+    utility: float
+    turnover: float
+    concentration: float
+
+
+class RewardHackingMonitor:
+    """Validations of the online phase so far, and the reasons that they give to stop it.
+
+    Attributes
+    ----------
+    reference : ScoredValidation or None
+        That of the reference policy.
+    hits : int
+        Validations in a row at which the score rose while Sharpe ratio and utility fell.
+    reasons : list of str
+        To stop the training, by the last validation; one sentence each.
+    """
+
+    def __init__(self) -> None:
+        self.validations: list[ScoredValidation] = []
+        self.reference: ScoredValidation | None = None
+        self.hits = 0
+        self.reasons: list[str] = []
+
+    @property
+    def correlation(self) -> float:
+        """Correlation of score and Sharpe ratio over validations; NaN of fewer than three, or of a constant."""
+        known = [(one.score, one.sharpe) for one in self.validations if math.isfinite(one.score + one.sharpe)]
+        score, sharpe = np.array(known).reshape(-1, 2).T
+        if len(known) < LEAST_VALIDATIONS or score.std() == 0.0 or sharpe.std() == 0.0:
+            return math.nan
+        return float(np.corrcoef(score, sharpe)[0, 1])
+
+    def check(self, validation: ScoredValidation) -> list[str]:
+        """Check a validation; the first is the reference where none was given. Returns the reasons to stop."""
+        self.reference = reference = self.reference or validation
+        before = self.validations[-1] if self.validations else validation
+        self.validations.append(validation)
+        rose = validation.score > before.score  # false where one is not a number
+        fell = validation.sharpe < before.sharpe and validation.utility < before.utility
+        self.hits = self.hits + 1 if rose and fell else 0
+        self.reasons = self._divergence()
+        for name, usual in (
+            ("turnover", max(reference.turnover, LEAST_TURNOVER)),
+            ("concentration", reference.concentration),
+        ):
+            value = getattr(validation, name)
+            if value > MULTIPLE * usual:
+                self.reasons.append(
+                    f"the {name} is {value:.3g}, over {MULTIPLE:g} times the reference's {getattr(reference, name):.3g}"
+                )
+        return self.reasons
+
+    def _divergence(self) -> list[str]:
+        """Reason where the score rose while the net results fell, at enough validations in a row and by enough."""
+        first, last = self.validations[-1 - self.hits], self.validations[-1]
+        if self.hits < LOOKS or not first.sharpe - last.sharpe >= FALL:
+            return []
+        return [
+            f"the reward model's score rose from {first.score:.4g} to {last.score:.4g} while the Sharpe ratio fell "
+            f"from {first.sharpe:.2f} to {last.sharpe:.2f} and the built-in reward with it, at {self.hits} "
+            "validations in a row"
+        ]
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Capture the state as JSON, where null stands for what is not a number."""
+        looks = [_row(one) for one in self.validations]
+        return {}, {"looks": looks, "reference": self.reference and _row(self.reference), "hits": self.hits}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore it."""
+        self.validations = [_validation(row) for row in state["looks"]]
+        self.reference = state["reference"] and _validation(state["reference"])
+        self.hits = state["hits"]
+
+
+def _row(validation: ScoredValidation) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in validation._asdict().items()}
+
+
+def _validation(row: Mapping[str, Any]) -> ScoredValidation:
+    return ScoredValidation(**{name: math.nan if value is None else float(value) for name, value in row.items()})

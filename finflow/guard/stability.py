@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from statistics import median
+from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from finflow.config import Config, StabilityConfig
-from finflow.guard.signals import ALARM, INFO, LEVELS, WARNING, Event, RobustWindow
+from finflow.guard.checkpoint_folder import capture, restore
+from finflow.guard.rollback import RollbackManager
+from finflow.guard.signals import ALARM, INFO, LEVELS, WARNING, Event, RewardHackingMonitor, RobustWindow
 
 CRITIC = frozenset({"q", "critic_loss", "critic_gradient", "critic_parameters", "target_critic_parameters"})
 """Signals of the critic alone; after a rollback for these, the agent's transitions are kept."""
@@ -40,6 +43,16 @@ GATE_LIMIT = 0.99  # mean weight of one expert, above which the gate has collaps
 SKIP_LIMIT = 5  # updates skipped in a row before there is an alarm
 FROZEN = 1e-3  # of its healthy turnover: such a policy has no gradient left
 PROBE_HITS = 2  # beyond the limit for an alarm, of signals measured on fixed states
+
+
+RENAMED = {
+    "policy_loss": "actor_loss",
+    "value_loss": "q_loss",
+    "largest_value": "q_largest",
+    "gradient_norm": "policy_gradient",
+}
+"""Figures of some algorithms, by the names that the monitor watches."""
+SMALLEST_WEIGHT = 1e-30  # mean weight of a likelihood that its loss is divided by
 
 
 class StabilityMonitor:
@@ -178,12 +191,14 @@ class StabilityMonitor:
         )
         gate, before = figures["gate"], reference.get("gate", 1.0)
         sudden = 1.0 - before > HEALTHY_SHARE * (1.0 - GATE_LIMIT)
-        events += self._judge("gate", gate > GATE_LIMIT, sudden, gate, GATE_LIMIT, hits=PROBE_HITS)
         usual, turnover = reference.get("turnover", math.nan), figures["turnover"]
-        limit = max(TURNOVER_RISE * usual, LEAST_TURNOVER)
-        events += self._judge("turnover", turnover > limit, True, turnover, limit, hits=PROBE_HITS)
-        events += self._judge("frozen", turnover < FROZEN * usual, True, turnover, FROZEN * usual, hits=PROBE_HITS)
-        return events
+        limit, least = max(TURNOVER_RISE * usual, LEAST_TURNOVER), FROZEN * usual
+        looks = (
+            ("gate", gate > GATE_LIMIT, sudden, gate, GATE_LIMIT),
+            ("turnover", turnover > limit, True, turnover, limit),
+            ("frozen", turnover < least, True, turnover, least),
+        )
+        return events + [event for look in looks for event in self._judge(*look, hits=PROBE_HITS)]
 
     def check_sharpe(self, sharpe: float) -> list[Event]:
         """Check the validation Sharpe ratio; an alarm where it fell far below its median too."""
@@ -242,3 +257,66 @@ def _array(values: Tensor | ArrayLike) -> NDArray[np.float64]:
     if isinstance(values, Tensor):
         values = values.detach().to(device="cpu", dtype=torch.float64).numpy()
     return np.atleast_1d(np.asarray(values, dtype=np.float64))
+
+
+class GuardState:
+    """State of the guard in a training, saved and resumed with it: monitor, snapshots, figures since the last check.
+
+    Attributes
+    ----------
+    hacking : RewardHackingMonitor or None
+        With objectives.reward = preference.
+    block : dict of list
+        Losses and rewards since the last check.
+    score : float or None
+        Last validation value, by which the best snapshot is chosen.
+    pending : list of dict
+        Alarms that the next update responds to.
+    """
+
+    def __init__(self, config: Config) -> None:
+        guard = config.guard
+        self.enabled = guard.enabled
+        watched = guard.enabled and config.objectives.reward == "preference"
+        self.hacking = RewardHackingMonitor() if watched else None
+        self.SAVED = ("monitor", "block", "score", "pending", *(("hacking",) if watched else ()))
+        self.monitor = StabilityMonitor(guard.stability, config.bcell.gamma)
+        self.manager = RollbackManager(guard.rollback)
+        self.block: dict[str, list[float]] = {}
+        self.score: float | None = None
+        self.pending: list[dict[str, Any]] = []
+
+    def note(self, name: str, value: float) -> None:
+        self.block.setdefault(name, []).append(value)
+
+    def check_update(self, update: int, figures: Mapping[str, float]) -> list[Event]:
+        """Check the figures of one update, none where it was skipped, and keep its losses for the next check."""
+        if not figures:
+            self.monitor.update = update
+            return self.monitor.check_skip("a batch")
+        renamed = {RENAMED.get(name, name): value for name, value in figures.items()}
+        if "actor_loss" in renamed and "mean_weight" in renamed:  # of a likelihood: for weights of 1 on average
+            renamed["actor_loss"] /= max(renamed["mean_weight"], SMALLEST_WEIGHT)
+        for name, key in (("critic", "q_loss"), ("actor", "actor_loss")):
+            if math.isfinite(renamed.get(key, math.nan)):  # others are what the update is skipped for
+                self.note(name, renamed[key])
+        return self.monitor.observe(update, renamed)
+
+    def collect(self) -> dict[str, float]:
+        """Return medians of losses and the mean of rewards since the last check, and forget them."""
+        block, self.block = self.block, {}
+        return {name: fmean(kept) if name == "reward" else median(kept) for name, kept in block.items() if kept}
+
+    def capture(self) -> tuple[dict[str, Tensor], Any]:
+        if not self.enabled:
+            return {}, None
+        tensors, manager = self.manager.capture()
+        return tensors, capture(self)[1] | {"manager": manager}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Any) -> None:
+        """Restore the state; none where the guard is off, or was."""
+        if not self.enabled or state is None:
+            return
+        own = {name: state[name] for name in self.SAVED if name in state}
+        restore(self, {}, own, begin_afresh={"hacking"} - own.keys())
+        self.manager.restore(tensors, state["manager"])

@@ -25,10 +25,9 @@ from finflow.training.logs.trackers import check_tracker, open_tracker
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
 from finflow.training.phases.pretrain import pretrain, pretraining_in_parallel
-from finflow.training.phases.starting_point import read_start, starting_point
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.training.phases.training_run import OnValidation, TrainingRun
-from finflow.training.phases.training_state import start_online
+from finflow.training.phases.training_state import read_start, start_online, starting_point
 
 __all__ = ["EvaluationOutcome", "FinFlowTrainer", "new_run_folder", "request_stop"]
 
@@ -202,13 +201,11 @@ class FinFlowTrainer:
                 log.follow(tracker)
             for line in self._remarks:
                 log.console(line)
-            for note in self.training_data.price_notes():
+            collected = self._offline_data if self._start.checkpoint is None else None
+            for note in (*self.training_data.price_notes(), *(collected.lines() if collected is not None else [])):
                 progress.note(note)
             if problem := self._start.bring_best(state, self.run_folder):
                 progress.message(problem)
-            if self._start.checkpoint is None and self._offline_data is not None:
-                for line in self._offline_data.lines():
-                    progress.note(line)
             self._run = TrainingRun(
                 self.config,
                 self.training_data,

@@ -179,12 +179,11 @@ def test_the_log_ratios_of_draws_have_the_policys_mean_and_the_temperature_times
     assert abs(float(torch.corrcoef(following)[0, 1])) < 4.0 / math.sqrt(len(days))
 
 
-def test_a_draw_depends_on_seed_and_date_alone() -> None:
+def test_a_draw_depends_on_the_date_alone() -> None:
     assert torch.equal(acted(), LAW.centre())  # which is what is decided by default
     first = acted(temperature=1.0)
     acted(np.datetime64("2011-12-15"), temperature=1.0)
     assert torch.equal(acted(temperature=1.0), first)
-    assert not torch.equal(acted(temperature=1.0, seed=1), first)
     assert not torch.equal(acted(np.datetime64("2011-12-15"), temperature=1.0), first)
     alone = LogisticNormal(LOCATION[1:], LAW.log_scale[1:])  # whoever else is drawn for
     assert torch.equal(acted_portfolio(alone, ActingConfig(temperature=1.0), DAY), first[1:])

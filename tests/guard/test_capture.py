@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from finflow.errors import CheckpointError
-from finflow.guard.state_capture import capture, restore
+from finflow.guard.checkpoint_folder import capture, restore
 from finflow.tensor_file import read_tensors, write_tensors
 
 

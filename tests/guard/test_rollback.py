@@ -19,7 +19,7 @@ def filled(config: RollbackConfig | None = None, upto: int = 500) -> RollbackMan
     manager = RollbackManager(config)
     manager.begin_phase(0)
     for step in range(upto + 1):
-        if manager.due(step):
+        if step % manager.config.save_interval == 0:
             manager.save(step, {"w": torch.tensor(float(step))}, {"step": step}, score=-abs(step - 200.0))
         if step:
             manager.advance(step, alarmed=False)

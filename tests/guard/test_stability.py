@@ -10,18 +10,19 @@ import pytest
 import torch
 
 from finflow.config import Config, load_config
-from finflow.guard.guard_state import GuardState, RewardHackingMonitor, ScoredValidation
+from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.signals import (
     ALARM,
     WARNING,
     Event,
     PolicyProbe,
+    RewardHackingMonitor,
     RobustWindow,
+    ScoredValidation,
     measure,
     parameter_norms,
 )
-from finflow.guard.stability import ENTROPY_LIMIT, GATE_LIMIT, HEALTHY_SHARE, SKIP_LIMIT, StabilityMonitor
-from finflow.guard.state_capture import capture, restore
+from finflow.guard.stability import ENTROPY_LIMIT, GATE_LIMIT, HEALTHY_SHARE, SKIP_LIMIT, GuardState, StabilityMonitor
 
 HEALTHY = {"q": 0.5, "q_largest": 2.0, "q_loss": 2.0, "actor_loss": 1.5, "critic_gradient": 12.0}
 

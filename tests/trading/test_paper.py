@@ -22,7 +22,7 @@ from tests.trading.conftest import Trained
 
 FIRST, UNTIL = "2011-11-10", "2011-12-30"
 LIMITED: dict[str, Any] = {"env__no_trade_band": 0.004, "env__costs__minimum": 5.0}
-DRAWN: dict[str, Any] = {"acting__temperature": 0.5, "acting__top_p": 0.7, "acting__seed": 3}
+DRAWN: dict[str, Any] = {"acting__temperature": 0.5, "acting__top_p": 0.7}
 
 
 @pytest.mark.parametrize(("lag", "keys"), [(0, LIMITED | DRAWN), (1, {}), (2, LIMITED | DRAWN)])

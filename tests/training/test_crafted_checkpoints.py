@@ -14,7 +14,7 @@ import torch
 from finflow.cli import main
 from finflow.config import dump_config, load_config
 from finflow.errors import CheckpointError
-from finflow.guard.state_capture import capture
+from finflow.guard.checkpoint_folder import capture
 from finflow.tensor_file import VERSION, read_tensors, write_tensors
 from finflow.training import trainer
 from finflow.training.checkpoints import run_folder as code

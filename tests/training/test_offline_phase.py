@@ -15,8 +15,7 @@ from finflow.training.data.replay import MarketTensors
 from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.phases.behaviour_data import Epochs, OfflineLearning, epoch_order, group_size
-from finflow.training.phases.pretrain import fitted_q_value
+from finflow.training.phases.pretrain import Epochs, OfflineLearning, epoch_order, fitted_q_value, group_size
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, latest, train_through
 

@@ -20,7 +20,7 @@ from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.on_policy_rollouts import RolloutCollector
 from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout
 from finflow.training.phases import finetune_on_policy as phase
-from finflow.training.phases.behaviour_data import reward_units
+from finflow.training.phases.pretrain import learning_market
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import QUICK, events_of
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
@@ -106,7 +106,7 @@ def new_collector(config: Config) -> RolloutCollector:
     trainer._hand_over(run)
     state = run.state.on_policy
     assert state is not None
-    units = reward_units(run, trainer.collect_offline_data())
+    units = learning_market(run, trainer.collect_offline_data()).units
     return RolloutCollector(state.played, state.agent, units, run.state.exploration, lambda _: None)
 
 

@@ -13,11 +13,9 @@ from finflow.config import load_config
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.data.replay import MarketTensors
-from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import offline_data, prepare
-from finflow.training.phases.behaviour_data import reward_units
 from finflow.training.phases.finetune import offline_store, ramp_share
+from finflow.training.phases.pretrain import learning_market
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
 
@@ -120,11 +118,9 @@ def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
     """To the end of each episode they are the discounted rewards, and V_mu of where it was cut."""
     trainer = train_through(tiny(bcell__calibration="returns", train__online_episodes=0, train__warmup_episodes=0))
     run, data, agent = trainer._begin(), trainer._data(), trainer.agent
-    market = MarketTensors.of(trainer.training_data.process, run.device)
-    units, state = reward_units(run, data), run.state
-    assert state.learners is not None
-    whole = RolloutMarket(trainer.training_data.process, market, units)
-    store = offline_store(run, data, state.learners.everyone[0], whole)
+    assert run.state.learners is not None
+    _, market, units = whole = learning_market(run, data)
+    store = offline_store(run, data, run.state.learners.everyone[0], whole)
     rows = np.flatnonzero(data.episode == data.episode[0])
     with torch.no_grad():
         last = market.states(store.columns["bar"][rows[-1:]] + 1, store.columns["next_portfolio"][rows[-1:]])
@@ -152,6 +148,6 @@ def test_the_spread_is_of_the_whole_reward_where_risk_counts(tiny: Make) -> None
     """A batch then carries what its rewards are in excess of."""
     trainer = FinFlowTrainer(tiny(bcell__risk_measure="wang"))
     data = trainer._data()
-    units, bars = reward_units(trainer._begin(), data), torch.from_numpy(data.bar[:5].astype(np.int64))
+    units, bars = learning_market(trainer._begin(), data).units, torch.from_numpy(data.bar[:5].astype(np.int64))
     torch.testing.assert_close(units.references(bars), units.reference[bars] / data.reward_scale)
     assert units.references(bars).abs().sum() > 0.0

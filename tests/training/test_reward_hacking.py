@@ -13,7 +13,7 @@ import torch
 
 from finflow.config import Config
 from finflow.errors import TrainingError
-from finflow.guard import guard_state
+from finflow.guard import signals
 from finflow.preferences.preference_reward import OutcomeUnits, RewardModel, save_model
 from finflow.tensor_file import read_tensors
 from finflow.training.data.training_data import prepare
@@ -97,8 +97,8 @@ def test_a_model_that_likes_turnover_is_stopped(tiny: Make, likes: Callable[[int
 def test_it_is_stopped_by_its_turnover_alone(
     tiny: Make, likes: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard_state, "MULTIPLE", 1.2)
-    monkeypatch.setattr(guard_state, "LOOKS", 50)
+    monkeypatch.setattr(signals, "MULTIPLE", 1.2)
+    monkeypatch.setattr(signals, "LOOKS", 50)
     _, said = stopped(tiny(**LOOKS, objectives__preference__model=likes(TURNOVER)))
     found = re.search(r"the turnover is ([\d.]+), over 1\.2 times the reference's ([\d.]+)", said)
     assert found is not None
@@ -108,7 +108,7 @@ def test_it_is_stopped_by_its_turnover_alone(
 def test_leaving_the_reference_is_a_stop(
     tiny: Make, likes: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard_state, "MULTIPLE", math.inf)
+    monkeypatch.setattr(signals, "MULTIPLE", math.inf)
     keys = {"online__reference": "pretrained", "online__reference_target": 1e-6, "online__reference_beta": 1e-9}
     _, said = stopped(tiny(**LOOKS, **keys, objectives__preference__model=likes(RETURN)))
     assert "over twice its target" in said

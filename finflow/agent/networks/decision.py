@@ -3,7 +3,7 @@ portfolio that is taken.
 
 With the log ratios ``z ~ N(m, s^2)`` of a policy and a temperature T, a portfolio is ``softmax([m + sqrt(T) s e, 0])``
 with standard normal e: the density of z to the power 1 / T, renormalised. T -> 0 is the centre, softmax of ``[m, 0]``;
-T = 1 is the policy's own distribution. e depends on the seed and the date alone. So a portfolio is the same whatever
+T = 1 is the policy's own distribution. e depends on the date alone. So a portfolio is the same whatever
 was decided before it, and agents that act as one are drawn with the same e.
 
 With ``top_p`` below 1, only the largest assets of the centre are held: the fewest that have that share of what the
@@ -181,7 +181,7 @@ def acted_portfolio(distribution: LogisticNormal, acting: ActingConfig, date: np
     if acting.temperature > 0.0:
         if date is None:
             raise ValueError("decisions that are drawn need the date of the newest bar that is known")
-        rng = np.random.default_rng([acting.seed, int(date.astype("datetime64[D]").astype(np.int64)) % 2**32])
+        rng = np.random.default_rng([0, int(date.astype("datetime64[D]").astype(np.int64)) % 2**32])
         noise = torch.from_numpy(rng.standard_normal(distribution.location.shape[-1])).to(distribution.location)
         spread = acting.temperature**0.5 * distribution.log_scale.exp()
         drawn = log_portfolio(distribution.location + spread * noise).exp()

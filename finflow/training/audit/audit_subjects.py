@@ -133,14 +133,14 @@ class AuditSubjects:
         yield Component("backtest", self._decided(InputRecorder), _put_to(_ALL, late), quick=True)
         if self.panel.benchmark is not None:
             yield Component("index", self.of_process(_index))
-        # Cut inside the training window, behaviour data's episodes would start elsewhere.
-        whole, end = _put_to([kind for kind in _FEW if kind != CUT], range(split.train_end)), split.train_end - 1
-        suits = lambda last, kind: whole(last, kind) or (last, kind) == (end, CUT)  # noqa: E731
-        yield Component("behaviour data", self.of_process(self._behaviour), suits)
         for name, make in strategies.items():
             # A trained agent has been asked before.
             kinds = _ALL[:-1] if name == "agent" else _ALL
             yield Component(name, self._decided(make), _put_to(kinds, late), quick=True)
+        # Cut inside the training window, behaviour data's episodes would start elsewhere.
+        whole, end = _put_to([kind for kind in _FEW if kind != CUT], range(split.train_end)), split.train_end - 1
+        suits = lambda last, kind: whole(last, kind) or (last, kind) == (end, CUT)  # noqa: E731
+        yield Component("behaviour data", self.of_process(self._behaviour), suits)
 
     def _decided(self, make: Callable[[], Strategy]) -> Ask:
         return self.of_process(partial(decisions, make=make, rhythms=self.rhythms))

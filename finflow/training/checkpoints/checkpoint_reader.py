@@ -17,8 +17,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import LENSES, Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
-from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED, SUFFIX
-from finflow.guard.state_capture import SEPARATOR
+from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED, SEPARATOR, SUFFIX
 from finflow.market.features.feature_set import Features
 from finflow.tensor_file import TensorFile, read_file
 from finflow.training.checkpoints.run_folder import CONFIG, STUDY, Kind, resolve_run, run_folder_of
@@ -39,6 +38,8 @@ class _Checked(BaseModel):
 
 
 class _Counters(_Checked):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
     phase: Literal["offline", "online"]
     update: Count
     phase_update: Count

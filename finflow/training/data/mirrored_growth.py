@@ -17,7 +17,6 @@ Rahimi and Recht (2007), Random Features for Large-Scale Kernel Machines.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -54,18 +53,17 @@ def with_mirrored_bars(
     """
     if weight == 0.0:
         return market, [NO_MIRROR for _ in learned]
-    half = (len(learned) + 1) // 2
-    with forked(partial(_predictions, market, learned[half:])) as second:
-        first = _predictions(market, learned[:half])
-    growths, mirrors = [], []
-    for number, (expected, share) in enumerate([*first, *second()]):
-        growths.append(mirrored_growth(market.process, expected))
-        mirrors.append(Mirror((1 + number) * len(market.process.growth), weight * share))
-    return market._replace(process=with_growths(market.process, growths)), mirrors
+    half, process = (len(learned) + 1) // 2, market.process
 
+    def predict(some: Sequence[Segments]) -> list[tuple[FloatArray, float]]:
+        return [predicted_returns(process, segments) for segments in some]
 
-def _predictions(market: RolloutMarket, learned: Sequence[Segments]) -> list[tuple[FloatArray, float]]:
-    return [predicted_returns(market.process, segments) for segments in learned]
+    with forked(lambda: predict(learned[half:])) as second:
+        first = predict(learned[:half])
+    found = [*first, *second()]
+    growths = [mirrored_growth(process, expected) for expected, _ in found]
+    mirrors = [Mirror(n * len(process.growth), weight * share) for n, (_, share) in enumerate(found, start=1)]
+    return market._replace(process=with_growths(process, growths)), mirrors
 
 
 def mirrored_growth(process: DecisionProcess, expected: FloatArray) -> FloatArray:

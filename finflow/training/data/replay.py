@@ -14,9 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch, States
+from finflow.agent.batch import Batch, States, repeat_groups
+from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.decision_process import DecisionProcess
-from finflow.guard.state_capture import check_like
+from finflow.guard.checkpoint_folder import check_like
 from finflow.offline.dataset import SOURCES, OfflineDataset
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.data.rewards import RewardUnits
@@ -104,13 +106,11 @@ class Transitions:
             "action": n_weights,
             "next_action": n_weights,
         }
-        self.places = places = capacity + slack
-        self.columns = {name: torch.zeros(places, width, device=device) for name, width in widths.items()}
-        for name in ("reward", "terminated", "calibration", "behaviour_return"):
-            self.columns[name] = torch.zeros(places, device=device)
-        for name in ("bar", "family"):
-            self.columns[name] = torch.zeros(places, dtype=torch.int64, device=device)
-        self.capacity = capacity
+        self.capacity, self.places = capacity, capacity + slack
+        self.columns = {name: torch.zeros(self.places, width, device=device) for name, width in widths.items()}
+        for name in ("reward", "terminated", "calibration", "behaviour_return", "bar", "family"):
+            kind = torch.int64 if name in ("bar", "family") else None
+            self.columns[name] = torch.zeros(self.places, dtype=kind, device=device)
         self.written = self.first = 0
 
     def __len__(self) -> int:
@@ -139,10 +139,8 @@ class Transitions:
         count = len(rows["bar"])
         places = (self.written + torch.arange(count)) % self.places
         for name, column in self.columns.items():
-            if name in rows:
-                column[places] = torch.as_tensor(np.ascontiguousarray(rows[name])).to(column.device, column.dtype)
-            else:
-                column[places] = 0
+            given = torch.as_tensor(np.ascontiguousarray(rows.get(name, 0)))
+            column[places] = given.to(column.device, column.dtype)
         self.written += count
         self.first = max(self.first, self.written - self.places)
 
@@ -172,14 +170,10 @@ class Transitions:
 
     def draw(self, count: int, generator: Generator, allowed: Tensor | None = None) -> dict[str, Tensor]:
         """Rows drawn uniformly with replacement; of those at allowed bars, bool (bars,), where that is given."""
-        device = self.columns["bar"].device
-        oldest = self.written - len(self)
-        if allowed is None:
-            drawn = torch.randint(len(self), (count,), generator=generator, device=device)
-            return self.rows((drawn + oldest) % self.places)
-        places = (torch.arange(len(self), device=device) + oldest) % self.places
-        places = places[allowed[self.columns["bar"][places]]]
-        return self.rows(places[torch.randint(len(places), (count,), generator=generator, device=device)])
+        places = (torch.arange(len(self), device=self.device) + self.written - len(self)) % self.places
+        if allowed is not None:
+            places = places[allowed[self.columns["bar"][places]]]
+        return self.rows(places[torch.randint(len(places), (count,), generator=generator, device=self.device)])
 
     def rows(self, places: Tensor) -> dict[str, Tensor]:
         return {name: column[places] for name, column in self.columns.items()}
@@ -215,3 +209,27 @@ def make_batch(
 
 def join_rows(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+COVERAGE_POOL = 65_536
+
+
+class CoveragePool:
+    """Portfolios that cover the simplex, drawn once, as proposals for CQL."""
+
+    def __init__(self, seed: int, n_weights: int, device: torch.device) -> None:
+        rng = np.random.default_rng(np.random.SeedSequence([seed, 6]))
+        self.log_gamma = draw_log_gammas(rng, COVERAGE_POOL, n_weights)
+        portfolios, log_density = coverage_portfolios(self.log_gamma)
+        self.portfolios = torch.from_numpy(portfolios).float().to(device)
+        self.log_density = torch.from_numpy(log_density).float().to(device)
+
+    def draw(self, states: States, proposals: int, generator: Generator) -> CoverageProposals:
+        """Proposals for a batch of states, of the assets that are listed in each."""
+        batch, device = len(states.portfolio), self.portfolios.device
+        places = torch.randint(COVERAGE_POOL, (batch, proposals), generator=generator, device=device)
+        if states.complete:
+            return CoverageProposals(self.portfolios[places], self.log_density[places])
+        listed = repeat_groups(states.listed, states).unsqueeze(1).expand(-1, proposals, -1).cpu().numpy()
+        drawn = coverage_portfolios(self.log_gamma[places.cpu().numpy()], listed)
+        return CoverageProposals(*(torch.from_numpy(part).float().to(device) for part in drawn))

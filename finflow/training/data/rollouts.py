@@ -31,8 +31,10 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
-from finflow.guard.state_capture import check_like
+from finflow.guard.checkpoint_folder import check_like
+from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors
+from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.rewards import RewardUnits
 
 
@@ -152,6 +154,19 @@ def as_tensors(state: PortfolioState, device: torch.device) -> PortfolioState:
 def repeated(state: PortfolioState, count: int) -> PortfolioState:
     """Each portfolio so many times, one after the other."""
     return rows_of(state, np.arange(len(state.bar)).repeat(count))
+
+
+def normalised(market: RolloutMarket, normalizer: RewardNormalizer | None, dataset: OfflineDataset) -> RolloutMarket:
+    """Market with a normaliser of rewards; an empty window is filled with the behaviour's, evenly from all of them.
+
+    Both phases then begin in the same units; online rewards replace them.
+    """
+    units = market.units._replace(normalizer=normalizer)
+    if normalizer is not None and not normalizer.get_statistics()["count"]:
+        count = min(normalizer.config.window_size, len(dataset))
+        places = np.linspace(0, len(dataset) - 1, count).astype(np.int64)
+        units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places])
+    return market._replace(units=units)
 
 
 class Mirror(NamedTuple):

@@ -20,7 +20,7 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.chosen_reward import with_reward
 from finflow.evaluation.backtest import Backtest, FloatArray, run_backtests, simulate
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.guard.guard_state import RewardHackingMonitor, ScoredValidation
+from finflow.guard.signals import RewardHackingMonitor, ScoredValidation
 from finflow.preferences.preference_reward import PREFERENCE
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy

@@ -7,7 +7,8 @@ The evidence chooses the stage, and the blend with a reference that the agent de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -24,8 +25,11 @@ from finflow.agent.networks.policy_ensemble import BatchedPolicies, load_like
 from finflow.config import Config
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import rows_of
+from finflow.env.portfolio_state import PortfolioState
+from finflow.errors import TrainingError
+from finflow.evaluation.backtest import simulate
 from finflow.evaluation.statistics.bootstrap import BlendChoice, choose, least_gain
+from finflow.offline.dataset import OfflineDataset
 from finflow.tensor_file import without_prefix
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
@@ -70,6 +74,19 @@ def training_segments(training_data: TrainingData) -> list[range]:
     return [training_data.learning.decision_bars(window) for window in training_data.train_segments]
 
 
+def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset:
+    """The transitions of the decisions that a block's policy may learn from."""
+    allowed = np.concatenate([np.arange(one.start, one.stop) for one in block.learned])
+    kept = np.isin(dataset.bar, allowed)
+    if not kept.any():
+        raise TrainingError(
+            f"the behaviour data has no decision outside the block of bars {block.held_out.start} to "
+            f"{block.held_out.stop - 1}; raise train.offline_episodes, or set out_of_fold.blocks=1"
+        )
+    columns: dict[str, Any] = {name: column[kept] for name, column in dataset.arrays().items()}
+    return replace(dataset, **columns)
+
+
 CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are compared; at 0 the reference itself
 ROWS = 2048  # bars read at once
 
@@ -108,58 +125,50 @@ class Evidence(NamedTuple):
         return f"{evidence}: {self.blend.confidence:.0%} of the learned policy, the rest {reference}"
 
 
-class BlockPolicy(NamedTuple):
-    """Policy of a block as it was at some stage, for a backtest there."""
-
-    policy: ExpertPolicy
-    bars: range
-
-
 @torch.no_grad()
 def backtest_blends(
-    policies: Sequence[BlockPolicy],
+    policies: Sequence[tuple[ExpertPolicy, range]],
     process: DecisionProcess,
     tensors: MarketTensors,
     volatility: tuple[int, float],
 ) -> list[NDArray[np.float64]]:
     """Rewards of every policy's blends with each reference, (references * confidences, decisions) of each policy.
 
+    ``policies``: each with the bars of its decisions.
+
     All accounts begin with the reference's portfolio; those of all policies are stepped together.
     """
     device, count = tensors.market.device, len(REFERENCES) * len(CONFIDENCES)
-    read = [_read_block(one, tensors, volatility) for one in policies]
-    start = np.repeat([one.bars.start for one in policies], count)
-    state = process.start(start, torch.cat([beginning for _, _, beginning in read]).double().cpu().numpy())
+    read = [_read_block(policy, bars, tensors, volatility) for policy, bars in policies]
+    decisions = np.repeat([len(bars) for _, bars in policies], count)
+    begun = torch.cat([beginning for _, _, beginning in read]).double().cpu().numpy()
+    accounts = process.start(np.repeat([bars.start for _, bars in policies], count), begun)
     confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES))
 
-    def batched(numbers: Sequence[int]) -> BatchedPolicies:
+    @cache
+    def batched(numbers: tuple[int, ...]) -> BatchedPolicies:
         blend = Blend(confidence.repeat(len(numbers)).unsqueeze(-1), REFERENCES[0], volatility)
-        return BatchedPolicies([blended(policies[number].policy, blend) for number in numbers])
+        return BatchedPolicies([blended(policies[number][0], blend) for number in numbers])
 
-    rewards: list[list[NDArray[np.float64]]] = [[] for _ in policies]
-    active = list(range(len(policies)))
-    deciding = batched(active)
-    for place in range(max(len(one.bars) for one in policies)):
-        still = [number for number in active if place < len(policies[number].bars)]
-        if len(still) < len(active):
-            state = rows_of(state, np.repeat([number in still for number in active], count))
-            active, deciding = still, batched(still)
+    def decide(place: int, state: PortfolioState) -> NDArray[np.float64]:
+        active = tuple(number for number, (_, bars) in enumerate(policies) if place < len(bars))
         portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
-        states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
-        now = []
+        states, now = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete), []
         for reading, aims, _ in (read[number] for number in active):
             each = reading.each(itemgetter(place)).each(lambda row: row.expand(count, *row.shape))
             now.append(each._replace(aim=aims[place]))
-        targets = deciding.trade_toward(states, MarketReading.join(now, torch.cat)).distribution.centre()
-        step = process.step(state, targets.double().cpu().numpy())
-        for number, own in zip(active, step.reward.reshape(len(active), count, 1), strict=True):
-            rewards[number].append(own)
-        state = step.state
-    return [np.concatenate(one, axis=1) for one in rewards]
+        decision = batched(active).trade_toward(states, MarketReading.join(now, torch.cat))
+        targets: NDArray[np.float64] = decision.distribution.centre().double().cpu().numpy()
+        return targets
+
+    rewards = np.zeros((len(decisions), int(decisions.max())))
+    for place, (rows, outcome) in enumerate(simulate(process, accounts, decisions, decide)):
+        rewards[rows, place] = outcome.reward
+    return [rewards[n * count : (n + 1) * count, : len(bars)] for n, (_, bars) in enumerate(policies)]
 
 
 def _read_block(
-    block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]
+    policy: ExpertPolicy, bars: range, tensors: MarketTensors, volatility: tuple[int, float]
 ) -> tuple[MarketReading, Tensor, Tensor]:
     """Reading of a block by a policy, and what its blends aim at: a row for each reference and confidence.
 
@@ -172,10 +181,10 @@ def _read_block(
         The references' portfolios at the first decision.
     """
     device, readings, references = tensors.market.device, [], []
-    for start in range(block.bars.start, block.bars.stop, ROWS):
-        rows = torch.arange(start, min(start + ROWS, block.bars.stop), device=device)
+    for start in range(bars.start, bars.stop, ROWS):
+        rows = torch.arange(start, min(start + ROWS, bars.stop), device=device)
         states = tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=device))
-        readings.append(block.policy.read_market(states))
+        readings.append(policy.read_market(states))
         portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
         references.append(torch.stack(portfolios, dim=1))
     reading = MarketReading.join(readings, torch.cat)
@@ -222,8 +231,9 @@ class OutOfFold:
         """Backtest the blocks' policies in their blocks; give the agent the stage and blend that this justifies."""
         policy = bcell.policy if bcell.average is None else bcell.average.policy
         volatility, count = training_data.log_volatility, len(self.blocks)
-        pairs = [pair for look in self.looks for pair in zip(self.blocks, look[1:], strict=True)]
-        policies = [BlockPolicy(load_like(policy, own), block.held_out) for block, own in pairs]
+        held_out = [block.held_out for block in self.blocks]
+        pairs = [pair for look in self.looks for pair in zip(look[1:], held_out, strict=True)]
+        policies = [(load_like(policy, own), bars) for own, bars in pairs]
         facts = (market.process, market.tensors, volatility)
         half = len(self.looks) // 2 * count  # two parts on one core, too
         with forked(partial(backtest_blends, policies[half:], *facts)) as later:

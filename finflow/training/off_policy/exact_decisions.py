@@ -1,18 +1,13 @@
-"""Exact outcomes of decisions: further actions of stored states, and what the actor earns with decisions in a row.
+"""Exact outcomes of further actions of stored states: to learn from, and to judge the critics by.
 
-Prices do not react to trades and costs are known, so the rewards of any action, and of the next decisions, are computed
-by the ledger itself, with their gradient. What a policy reads of the market does not depend on its portfolio and is
-read once.
-
-References
-----------
-Xu et al. (2022), Accelerated Policy Learning with Parallel Differentiable Simulation: short windows, ended by a critic.
-Madeka et al. (2022), Deep Inventory Management. Alvo et al. (2023), Neural Inventory Control in Networks via Hindsight
-Differentiable Policy Optimization.
+Prices do not react to trades and costs are known, so the rewards of any action are computed by the ledger itself. What
+a policy reads of the market does not depend on its portfolio and is read once. Where the critics are judged, the policy
+stands still and follows after each action.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -23,38 +18,29 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, Choices, States
-from finflow.agent.learners.soft_actor_critic import (
-    Coefficients,
-    Expansion,
-    UpdatePoint,
-    action_distribution,
-    ascent,
-    minimum_value,
-    target_value,
-    temperature_loss,
-)
-from finflow.agent.losses.critic_losses import discounted_return
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.soft_actor_critic import action_distribution
+from finflow.agent.losses.critic_losses import advantage_scale, advantages, calibration, discounted_return
 from finflow.agent.networks.critic import ValueNetwork
-from finflow.agent.networks.distributions import LogisticNormal, standard_normal
+from finflow.agent.networks.decision import FAMILY_RATE
+from finflow.agent.networks.distributions import LogisticNormal
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
-from finflow.env.portfolio_state import PortfolioState, Step, join_states
+from finflow.env.portfolio_state import PortfolioState, Step
 from finflow.training.data.replay import make_batch
-from finflow.training.data.rollouts import Mirror, PathwiseRollout, RolloutMarket, as_tensors, decide, repeated
-from finflow.training.off_policy.learners import Learner
+from finflow.training.data.rollouts import Mirror, RolloutMarket, as_tensors, repeated
 
 ACTIONS = 8  # of each state: the logged one, holding, the policy's own, and moves
-
-
-class Comparison(NamedTuple):
-    """Policy and random numbers by which further actions of states are drawn."""
-
-    policy: ExpertPolicy
-    rng: np.random.Generator
-    noise: Generator
-    mirror: Mirror
+FOLLOWED = 64  # decisions over which the returns of an action are measured: differences fade as the policy trades on
+SETTLED = 16  # decisions after which portfolios are the policy's own
+JUDGED = 512  # states of each window in which the critics are judged
+ROWS = 512  # states measured at once
+GROUPS = 10  # of moves, by the critics' value of them
+BLOCKS = 20  # of bars, for standard errors
+DECISION_STATES = 4096  # in which decisions are compared
+TO_WEIGH = 100  # purpose of the draws of decisions, beside those of the phases
+SMALLEST_SCALE = 1e-6
 
 
 @torch.no_grad()
@@ -82,20 +68,22 @@ def compared_actions(
 def counterfactual_batch(
     market: RolloutMarket,
     rows: dict[str, Tensor],
-    state: PortfolioState,
-    compared: Comparison,
+    policy: ExpertPolicy,
+    rng: np.random.Generator,
+    noise: Generator,
+    mirror: Mirror,
     observation_noise: float,
 ) -> tuple[Batch, LogisticNormal]:
     """Stored states, each with `ACTIONS` actions, the stored one first, and exact outcomes; the policy's own decisions.
 
-    ``market``: with mirrored bars, where there are: rewards are means over both.
+    ``market``: with mirrored bars, where there are: rewards are means over both. ``rng``: draws the moves.
     """
-    device = market.tensors.market.device
+    device, state = market.tensors.market.device, market.resumed(rows)
     observed = torch.as_tensor(market.process.observed_portfolio(state), dtype=torch.float32, device=device)
     rows = {**rows, "portfolio": observed}
-    batch = make_batch(rows, market.tensors, market.units, compared.noise, observation_noise)
-    own = action_distribution(compared.policy, batch.states)
-    others = compared_actions(own.centre(), batch.states, ACTIONS - 1, compared.rng)
+    batch = make_batch(rows, market.tensors, market.units, noise, observation_noise)
+    own = action_distribution(policy, batch.states)
+    others = compared_actions(own.centre(), batch.states, ACTIONS - 1, rng)
     actions = torch.cat([batch.actions.unsqueeze(1), others], dim=1)
     many, bars = repeated(state, ACTIONS), rows["bar"].repeat_interleave(ACTIONS)
     targets = actions.flatten(0, 1).double().cpu().numpy()
@@ -105,9 +93,10 @@ def counterfactual_batch(
 
     step = market.process.step(many, targets)
     rewards = scaled(step)
-    if compared.mirror.weight > 0.0:
-        other = market.process.step(replace(many, bar=many.bar + compared.mirror.offset), targets)
-        rewards = rewards.lerp(scaled(other), compared.mirror.weight)
+    if mirror.weight > 0.0:
+        rewards = rewards.lerp(
+            scaled(market.process.step(replace(many, bar=many.bar + mirror.offset), targets)), mirror.weight
+        )
     after = torch.as_tensor(market.process.observed_portfolio(step.state), dtype=torch.float32, device=device)
     following = batch.next_states._replace(portfolio=after)
     ended = torch.as_tensor(step.terminated, device=device).float()
@@ -137,132 +126,127 @@ def exact_bounds(
     return exact
 
 
-class Ahead(NamedTuple):
-    """Objective of one learner.
-
-    ``earned``, ``end``: its two parts, a decision, in sigma_A: rewards with entropies, and the value at the end.
-    """
-
-    earned: Tensor
-    end: Tensor
-    temperature: Tensor
-    metrics: dict[str, Tensor]
-    expansion: Expansion | None
-
-
-class Start(NamedTuple):
-    """Portfolios that a learner looks ahead from, and the random numbers of its decisions.
-
-    ``noise`` (H + 1, tables * batch, n - 1): standard normal; the same for mirrored bars with the opposite sign.
-    """
-
-    state: PortfolioState
-    noise: Tensor
-    dropout: Generator | None
-
-    @classmethod
-    def of(cls, market: RolloutMarket, learner: Learner, state: PortfolioState, config: Config) -> Start:
-        like = market.tensors.market
-        size = (config.bcell.expansion + 1, len(state.bar), market.tensors.n_weights - 1)
-        noise = standard_normal(size, learner.noise, like)
-        if learner.portfolios.mirror.offset:
-            noise = torch.cat([noise, -noise], dim=1)
-        dropout = None
-        if config.bcell.dropout > 0.0 or config.train.observation_noise > 0.0:
-            seed = torch.randint(2**62, (), generator=learner.noise, device=like.device)
-            dropout = Generator(device=like.device).manual_seed(int(seed))
-        return cls(state, noise, dropout)
+@torch.no_grad()
+def exact_returns(
+    market: RolloutMarket, policy: ExpertPolicy, state: PortfolioState, actions: Tensor, horizon: int, gamma: float
+) -> Tensor:
+    """Exact scaled returns of actions (batch, P, n) over a window in which the policy follows, (batch, P)."""
+    count = actions.shape[1]
+    reading = market.read(policy, state, horizon)
+    many = reading.each(lambda part: part.repeat_interleave(count, dim=0))
+    rollout = market.roll_out(policy, many, repeated(state, count), horizon, actions.flatten(0, 1))
+    return discounted_return(rollout.rewards, gamma).view(-1, count)
 
 
-def look_ahead(
+class ExactReturns(NamedTuple):
+    """Exact returns of the same window for many actions in each of many states."""
+
+    bars: NDArray[np.int64]  # (states,)
+    portfolios: Tensor  # (states, K + 3): observed
+    actions: Tensor  # (states, actions, n)
+    returns: Tensor  # (states, actions): scaled and discounted; the agent's policy follows after the action
+
+
+def measure_returns(
     market: RolloutMarket,
-    learners: Sequence[Learner],
-    starts: Sequence[Start],
-    point: UpdatePoint,
+    policy: ExpertPolicy,
+    bars: NDArray[np.int64],
     config: Config,
-) -> list[Ahead]:
-    """Objectives of learners that look ahead from portfolios of their own, in the same operations."""
-    horizon = config.bcell.expansion
-    tables = 2 if learners[0].portfolios.mirror.offset else 1
-    readings = [
-        market.read(one.agent.policy, start.state, horizon + 1, start.dropout, config.train.observation_noise)
-        for one, start in zip(learners, starts, strict=True)
-    ]
-    policies = BatchedPolicies([one.agent.policy for one in learners])
-    reading = joined_readings(readings, horizon + 1, tables)
-    begun = join_states(
-        [
-            replace(start.state, bar=start.state.bar + table * one.portfolios.mirror.offset)
-            for one, start in zip(learners, starts, strict=True)
-            for table in range(tables)
-        ]
-    )
-    noise, rows = torch.cat([start.noise for start in starts], dim=1), len(begun.bar)
-    state = as_tensors(begun, market.tensors.market.device)
-    rollout = market.roll_out(policies, reading.rows(0, horizon * rows), state, horizon, noise=noise)
-    portfolio = market.process.observed_portfolio(rollout.state).float()
-    distribution = decide(policies, portfolio, reading.rows(horizon * rows, (horizon + 1) * rows))
-    action, density = distribution.sample(noise[-1].unsqueeze(1))
-    ended = _End(
-        portfolio, action[:, 0], density[:, 0] / distribution.dimensions, distribution.entropy_density(noise[-1])
-    )
-    size = rows // len(learners)
-    return [
-        _objective(market, one, point, rollout, ended, slice(place * size, (place + 1) * size), config)
-        for place, one in enumerate(learners)
-    ]
+    purpose: int,
+    decisions: bool = False,
+) -> ExactReturns:
+    """Exact returns at decision bars (states,) in portfolios that cover the simplex, drawn by the seed and purpose.
+
+    With ``decisions`` the actions are decisions of the usual size, over the bar that they are made for: later bars do
+    not depend on them alone. Else they are of any size, over `FOLLOWED` decisions, in the portfolios that the policy
+    reaches from there in `SETTLED` decisions: those whose values end the actor's look ahead.
+    """
+    device = market.tensors.market.device
+    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 81, purpose]))
+    horizon, size = (1, FAMILY_RATE) if decisions else (FOLLOWED, None)
+    found: list[tuple[Any, Tensor, Tensor, Tensor]] = []
+    for start in range(0, len(bars), ROWS):
+        some = bars[start : start + ROWS]
+        weights, _ = draw_coverage(rng, len(some), market.process.n_weights)
+        state = as_tensors(market.process.start(some, weights), device)
+        if not decisions:
+            with torch.no_grad():
+                state = market.roll_out(policy, market.read(policy, state, SETTLED), state, SETTLED).state
+        states = market.states(state)
+        own = action_distribution(policy, states).centre() if not decisions else None
+        actions = compared_actions(own, states, ACTIONS, rng, size)
+        returns = exact_returns(market, policy, state, actions, horizon, config.bcell.gamma)
+        found.append((state.bar, states.portfolio, actions, returns))
+    reached, *parts = zip(*found, strict=True)
+    return ExactReturns(np.concatenate(reached), *(torch.cat(part) for part in parts))
 
 
-class _End(NamedTuple):
-    portfolio: Tensor
-    action: Tensor
-    log_density: Tensor
-    entropy_density: Tensor
+def measure_decision_scale(
+    market: RolloutMarket, policy: ExpertPolicy, config: Config, segments: Sequence[range]
+) -> float:
+    """``sigma_A`` of decisions: standard deviation of exact advantages of decisions of the usual size over their bar.
+
+    In each of ``DECISION_STATES`` states, portfolios that cover the simplex at random bars, holding and moves of
+    ``FAMILY_RATE`` of the way toward portfolios that cover the simplex earn what they earn on the same prices. No
+    decision of the policy takes part, so that it is the same number before and after learning.
+    """
+    bars = np.concatenate([np.arange(own.start, own.stop) for own in segments])
+    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 84]))
+    measured = measure_returns(market, policy, rng.choice(bars, DECISION_STATES), config, TO_WEIGH, True)
+    return max(float(advantage_scale(measured.returns)), SMALLEST_SCALE)
 
 
-def _objective(
-    market: RolloutMarket,
-    learner: Learner,
-    point: UpdatePoint,
-    rollout: PathwiseRollout,
-    ended: _End,
-    rows: slice,
-    config: Config,
-) -> Ahead:
-    """Objective of the learner whose rows these are: tables, one after the other, of its portfolios."""
-    bcell, agent = config.bcell, learner.agent
-    bars = torch.as_tensor(rollout.state.bar[rows], device=ended.action.device) % len(market.tensors.market)
-    states = market.tensors.states(bars, ended.portfolio[rows])
-    with torch.no_grad():
-        encoding = agent.critic.encode(states)
-    value = minimum_value(agent.critic, encoding, states, ended.action[rows], bcell)
-    coefficients = Coefficients.of(agent, ended.action[rows], states, point)
-    density = ended.log_density[rows].unsqueeze(0)
-    if rollout.log_density is not None:
-        density = torch.cat([rollout.log_density[:, rows], density])
-    parts = ascent(rollout.rewards[:, rows], density, value, coefficients.effective_alpha, bcell.gamma)
-    unit = max(bcell.expansion, 1) * agent.advantage_scale
-    own = learner.portfolios.mirror.weight
-    shares = parts[0].new_tensor([1.0 - own, own] if learner.portfolios.mirror.offset else [1.0])
-    earned, end = (shares @ part.view(len(shares), -1).mean(dim=1) / unit for part in parts)
-    half = len(bars) // len(shares)
-    metrics = {
-        "actor_loss": -(earned + end).detach(),
-        "entropy": -density.mean().detach(),
-        "end_value": value.detach().mean(),
-        "turnover": rollout.turnover[rows][:half].float().mean(),
-    }
-    of_temperature = temperature_loss(
-        agent.log_alpha, ended.entropy_density[rows], coefficients.target_entropy, coefficients.dimensions
-    )
-    expansion = None
-    if bcell.expansion > 0 and bcell.counterfactual:
-        ahead, spread = target_value(agent, states, ended.action[rows].detach().unsqueeze(1), point)
-        discount = bcell.gamma**bcell.expansion
-        value = discounted_return(rollout.rewards[:, rows].detach(), bcell.gamma) + discount * ahead
-        before = torch.arange(bcell.expansion, device=bars.device).unsqueeze(1) + bars[:half] - bcell.expansion
-        known = market.units.references(before.flatten())
-        references = None if known is None else discounted_return(known.view(before.shape), bcell.gamma)
-        mixed = shares @ value.view(len(shares), half)
-        expansion = Expansion(mixed, discount * spread[:, :half], references, bcell.expansion**-2)
-    return Ahead(earned, end, of_temperature, metrics, expansion)
+@torch.no_grad()
+def critics_values(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> Tensor:
+    """Values of the actions by the critics' mean, (states, actions)."""
+    bars = torch.as_tensor(exact.bars, device=exact.portfolios.device)
+    states = market.tensors.states(bars, exact.portfolios)
+    return bcell.critic.value(bcell.critic.encode(states), states, exact.actions, with_quantiles=0).mean.mean(dim=0)
+
+
+def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, Any]:
+    """Compare the critics' values (states, actions) with exact returns.
+
+    Windows overlap, so that states near each other share their luck: errors are over contiguous blocks of bars.
+
+    Returns ``slope`` with ``slope_error``, ``correlation``, and ``groups`` of moves of one size by the critics'
+    advantage: means of that and of the exact advantage, and the latter's standard errors.
+    """
+    slope, correlation = (float(one) for one in calibration(values, exact.returns))
+    predicted, measured = (advantages(one).double().cpu().numpy() for one in (values, exact.returns))
+    block = np.empty(len(exact.bars), dtype=np.int64)
+    for number, rows in enumerate(np.array_split(np.argsort(exact.bars, kind="stable"), BLOCKS)):
+        block[rows] = number
+
+    def by_block(values: NDArray[np.float64], blocks: NDArray[np.int64]) -> NDArray[np.float64]:
+        sums: NDArray[np.float64] = np.bincount(blocks, weights=values, minlength=BLOCKS).astype(np.float64)
+        return sums
+
+    squares = by_block((predicted**2).sum(axis=1), block)
+    residual = by_block((predicted * measured).sum(axis=1), block) - slope * squares
+    of_move, estimated, realised = np.repeat(block, predicted.shape[1]), predicted.ravel(), measured.ravel()
+    groups = []
+    for rows in np.array_split(np.argsort(estimated, kind="stable"), GROUPS):
+        total, count = (by_block(one, of_move[rows]) for one in (realised[rows], np.ones(len(rows))))
+        mean = float(total.sum() / count.sum())
+        error = float(np.sqrt(((total - mean * count) ** 2).sum()) / count.sum())
+        groups.append((float(estimated[rows].mean()), mean, error))
+    slope_error = float(np.sqrt((residual**2).sum()) / max(squares.sum(), 1e-12))
+    columns = [list(column) for column in zip(*groups, strict=True)]
+    return dict(slope=slope, slope_error=slope_error, correlation=correlation, groups=json.dumps(columns))
+
+
+def critics_facts(
+    market: RolloutMarket, agent: BCell, windows: Mapping[str, NDArray[np.int64]], config: Config
+) -> dict[str, float | str]:
+    """Slope and correlation of the critics in each window, of the bars from which returns can be measured."""
+    facts: dict[str, float | str] = {}
+    stop = len(market.process.growth) - market.process.reward_horizon - SETTLED
+    for number, (window, bars) in enumerate(windows.items()):
+        fitting = bars[bars + FOLLOWED < stop]
+        if len(fitting):
+            rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83, number]))
+            exact = measure_returns(market, agent.policy, rng.choice(fitting, JUDGED), config, number)
+            compared = compare_advantages(critics_values(market, agent, exact), exact)
+            facts |= {f"{window}_advantage_{name}": value for name, value in compared.items()}
+    return facts

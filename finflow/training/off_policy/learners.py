@@ -22,7 +22,7 @@ from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.config import Config
 from finflow.cores import ForkedCalls
 from finflow.errors import FinflowError
-from finflow.guard.state_capture import capture, restore
+from finflow.guard.checkpoint_folder import capture, restore
 from finflow.tensor_file import without_prefix
 from finflow.training.data.mirrored_growth import with_mirrored_bars
 from finflow.training.data.replay import Transitions
@@ -45,119 +45,6 @@ def online_updates(config: Config) -> int:
     return vector_steps(config, config.train.online_episodes) * config.train.updates_per_vector_step
 
 
-@dataclass
-class Learner:
-    """An agent that learns, its portfolios, the replay of their transitions, and its random numbers.
-
-    ``behaviour``: those transitions of the behaviour that it may see.
-    """
-
-    agent: BCell
-    portfolios: Portfolios
-    replay: Transitions
-    noise: Generator
-    behaviour: Transitions = field(init=False)
-
-
-class Learners:
-    """All learners of a training, the delivered agent's first.
-
-    ``later_groups``: the learners after the first group, which may be in another process during the online phase.
-    """
-
-    def __init__(self, config: Config, training_data: TrainingData, agent: BCell, device: torch.device) -> None:
-        seed, process = config.train.seed, training_data.learning
-        horizon, count = max(config.bcell.expansion, 1), config.train.n_envs
-        restart = min(horizon / config.env.episode_length, 1.0)
-        blocks = training_blocks(config, training_data)
-        capacity = max(config.bcell.memory_capacity // (1 + len(blocks)), 1)
-        settings = config.bcell.model_copy(
-            update={"averaging": config.bcell.averaging.model_copy(update={"kind": "none"})}
-        )
-
-        def learner(number: int, own: BCell, segments: Sequence[range]) -> Learner:
-            portfolios = Portfolios(process, segments, horizon, count, restart, (seed, PURPOSE, number))
-            slack = _slack(config, capacity)
-            replay = Transitions(capacity, process.n_weights, process.portfolio_size, device, slack)
-            noise = Generator(device=device).manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + 20 + number)
-            return Learner(own, portfolios, replay, noise)
-
-        self.later_groups: LaterGroups | None = None
-        self.everyone = [learner(0, agent, training_segments(training_data))]
-        for number, block in enumerate(blocks):
-            weights = Generator().manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + number)
-            own = BCell(training_data.shape, settings, weights, device)
-            self.everyone.append(learner(1 + number, own, block.learned))
-
-    @property
-    def of_blocks(self) -> list[Learner]:
-        return self.everyone[1:]
-
-    @property
-    def first(self) -> dict[int, Learner]:
-        """The first group, by their numbers: the delivered agent's learner is among them."""
-        return dict(list(enumerate(self.everyone))[:GROUP])
-
-    @property
-    def later(self) -> dict[int, Learner]:
-        return dict(list(enumerate(self.everyone))[GROUP:])
-
-    def forget_after(self, written: Sequence[int]) -> int:
-        """Drop the newest transitions of every replay, down to so many written; returns how many were dropped."""
-        self._bring_back()
-        return sum(one.replay.forget_after(count) for one, count in zip(self.everyone, written, strict=True))
-
-    def reseed(self, seed: int, purpose: int) -> None:
-        self._bring_back()
-        for number, one in enumerate(self.everyone):
-            words = np.random.SeedSequence([seed, purpose, PURPOSE, number])
-            one.portfolios.rng = np.random.default_rng(words)
-            one.noise.manual_seed(int(words.generate_state(1, np.uint64)[0] >> 1))
-
-    def capture(self, with_replay: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All of it but the delivered agent; of replays on request no more than how much was written."""
-        if self.later_groups is not None:
-            self.later_groups.fetch()
-        return capture_learners(dict(enumerate(self.everyone)), with_replay)
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore what `capture` returned; replays stay as they are where it left them out."""
-        self._bring_back()
-        if len(state["learners"]) != len(self.everyone):
-            raise ValueError("it has other blocks")
-        restore_learners(dict(enumerate(self.everyone)), tensors, state)
-
-    def _bring_back(self) -> None:
-        if self.later_groups is not None:
-            self.later_groups.bring_back()
-
-
-def capture_learners(learners: Mapping[int, Learner], with_replay: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """State of learners by their numbers, without the delivered agent, number 0."""
-    tensors: dict[str, Tensor] = {}
-    facts = []
-    for number, one in learners.items():
-        parts, state = capture(_Saved(None if number == 0 else one.agent, one.portfolios, one.noise))
-        tensors |= {f"{number}/{name}": tensor for name, tensor in parts.items()}
-        facts.append({**state, "written": one.replay.written, "first": one.replay.first})
-        if with_replay:
-            kept = one.replay.occupied
-            columns = one.replay.columns.items()
-            tensors |= {f"{number}/replay/{name}": column[:kept].clone() for name, column in columns}
-    return tensors, {"learners": facts}
-
-
-def restore_learners(learners: Mapping[int, Learner], tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    for (number, one), facts in zip(learners.items(), state["learners"], strict=True):
-        own = without_prefix(tensors, f"{number}/")
-        rows = without_prefix(own, "replay/")
-        if rows:
-            one.replay.restore(rows, facts["written"], facts["first"], one.portfolios.process)
-        own = {name: tensor for name, tensor in own.items() if not name.startswith("replay/")}
-        saved = _Saved(None if number == 0 else one.agent, one.portfolios, one.noise)
-        restore(saved, own, {name: facts[name] for name in vars(saved)})
-
-
 class Work(NamedTuple):
     """A vector step, or an update, of some learners."""
 
@@ -169,18 +56,85 @@ Figures = list[dict[str, float]]
 """The largest figures of each learner's update."""
 
 
-class LaterGroups:
-    """Work of the learners beyond the first group, beside this process if there is a second core.
+@dataclass
+class Learner:
+    """An agent that learns, its portfolios, the replay of their transitions, and its random numbers.
 
-    ``may_leave``: they depend on nothing that the delivered agent's training changes but what a `Work` says.
+    ``number``: 0 is the agent that is delivered. ``behaviour``: those transitions of the behaviour that it may see.
     """
 
-    def __init__(self, learners: Mapping[int, Learner], perform: Callable[[Work], Figures], may_leave: bool) -> None:
-        self._learners, self._perform, self._may_leave = learners, perform, may_leave
+    number: int
+    agent: BCell
+    portfolios: Portfolios
+    replay: Transitions
+    noise: Generator
+    behaviour: Transitions = field(init=False)
+
+
+class Learners:
+    """All learners of a training, the delivered agent's first.
+
+    Those after the first group work beside this process during the online phase, if there is a second core.
+    """
+
+    def __init__(self, config: Config, training_data: TrainingData, agent: BCell, device: torch.device) -> None:
+        seed, process = config.train.seed, training_data.learning
+        horizon, count = max(config.bcell.expansion, 1), config.train.n_envs
+        restart = min(horizon / config.env.episode_length, 1.0)
+        blocks = training_blocks(config, training_data)
+        capacity = max(config.bcell.memory_capacity // (1 + len(blocks)), 1)
+        settings = config.bcell.model_copy(
+            update={"averaging": config.bcell.averaging.model_copy(update={"kind": "none"})}
+        )
+        self.everyone: list[Learner] = []
+        for number, segments in enumerate([training_segments(training_data), *(block.learned for block in blocks)]):
+            own = agent
+            if number:
+                weights = Generator().manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + number - 1)
+                own = BCell(training_data.shape, settings, weights, device)
+            portfolios = Portfolios(process, segments, horizon, count, restart, (seed, PURPOSE, number))
+            slack = _slack(config, capacity)
+            replay = Transitions(capacity, process.n_weights, process.portfolio_size, device, slack)
+            noise = Generator(device=device).manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + 20 + number)
+            self.everyone.append(Learner(number, own, portfolios, replay, noise))
+        self.of_blocks, self.first, self.later = self.everyone[1:], self.everyone[:GROUP], self.everyone[GROUP:]
         self._calls: ForkedCalls[Work | None, Any] | None = None
         self._since: list[Work] = []
+        self._may_leave = False
+
+    def share(self, perform: Callable[[Work], Figures], may_leave: bool) -> None:
+        """Have later groups do their work by a function.
+
+        ``may_leave``: they depend on nothing that the delivered agent's training changes but what a `Work` says.
+        """
+        self._perform, self._may_leave = perform, may_leave and bool(self.later)
+
+    def forget_after(self, written: Sequence[int]) -> int:
+        """Drop the newest transitions of every replay, down to so many written; returns how many were dropped."""
+        self.bring_back()
+        return sum(one.replay.forget_after(count) for one, count in zip(self.everyone, written, strict=True))
+
+    def reseed(self, seed: int, purpose: int) -> None:
+        self.bring_back()
+        for one in self.everyone:
+            words = np.random.SeedSequence([seed, purpose, PURPOSE, one.number])
+            one.portfolios.rng = np.random.default_rng(words)
+            one.noise.manual_seed(int(words.generate_state(1, np.uint64)[0] >> 1))
+
+    def capture(self, with_replay: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All of it but the delivered agent; of replays on request no more than how much was written."""
+        self.fetch()
+        return capture_learners(self.everyone, with_replay)
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore what `capture` returned; replays stay as they are where it left them out."""
+        self.bring_back()
+        if len(state["learners"]) != len(self.everyone):
+            raise ValueError("it has other blocks")
+        restore_learners(self.everyone, tensors, state)
 
     def begin(self, work: Work) -> None:
+        """Begin a piece of work of later groups."""
         if self._calls is None and self._may_leave:
             self._calls = ForkedCalls.start(self._answer)
         if self._calls is not None:
@@ -195,7 +149,7 @@ class LaterGroups:
                 return figures
             except EOFError:
                 self.undo()
-        put_back = rewinder(self._learners.values())
+        put_back = rewinder(self.later)
         try:
             return self._perform(work)
         except FinflowError:
@@ -203,7 +157,7 @@ class LaterGroups:
             raise
 
     def undo(self) -> None:
-        """Have them in this process, as before the piece that was begun; they stay here."""
+        """Have later groups in this process, as before the piece that was begun; they stay here."""
         if self._calls is None:
             return
         self.end()
@@ -213,7 +167,7 @@ class LaterGroups:
             self._perform(work)
 
     def fetch(self) -> None:
-        """Bring their state into this process, where it is saved from."""
+        """Bring the state of later groups into this process, where it is saved from."""
         if self._calls is None or not self._since:
             return
         self._calls.begin(None)
@@ -223,32 +177,54 @@ class LaterGroups:
             self._since.append(Work())
             self.undo()
             return
-        restore_learners(self._learners, {name: torch.from_numpy(array) for name, array in arrays.items()}, facts)
+        restore_learners(self.later, {name: torch.from_numpy(array) for name, array in arrays.items()}, facts)
         self._since = []
 
     def bring_back(self) -> None:
-        """Bring them into this process, where something else will change them."""
+        """Bring later groups into this process, where something else will change them."""
         self.fetch()
         self.end()
+
+    def end(self) -> None:
+        """End the other process, whatever later groups have learned since `fetch`."""
+        if self._calls is not None:
+            self._calls.end()
+        self._calls = None
 
     def _answer(self, work: Work | None) -> object:
         """Answer in the other process: figures of a piece of work; the state, for None."""
         if work is not None:
             return self._perform(work)
-        tensors, facts = capture_learners(self._learners, True)
+        tensors, facts = capture_learners(self.later, True)
         return {name: tensor.numpy() for name, tensor in tensors.items()}, facts
 
-    def end(self) -> None:
-        """End the other process, whatever it has learned since `fetch`."""
-        if self._calls is not None:
-            self._calls.end()
-        self._calls = None
+
+def capture_learners(learners: Sequence[Learner], with_replay: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """State of learners, without the delivered agent."""
+    tensors: dict[str, Tensor] = {}
+    facts = []
+    for one in learners:
+        parts, state = capture(_Saved.of(one))
+        if with_replay:
+            kept = one.replay.occupied
+            parts |= {f"replay/{name}": column[:kept].clone() for name, column in one.replay.columns.items()}
+        tensors |= {f"{one.number}/{name}": tensor for name, tensor in parts.items()}
+        facts.append({**state, "written": one.replay.written, "first": one.replay.first})
+    return tensors, {"learners": facts}
 
 
-def groups(learners: Mapping[int, Learner]) -> list[list[Learner]]:
+def restore_learners(learners: Sequence[Learner], tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    for one, facts in zip(learners, state["learners"], strict=True):
+        own, saved = without_prefix(tensors, f"{one.number}/"), _Saved.of(one)
+        if rows := without_prefix(own, "replay/"):
+            one.replay.restore(rows, facts["written"], facts["first"], one.portfolios.process)
+        own = {name: tensor for name, tensor in own.items() if not name.startswith("replay/")}
+        restore(saved, own, {name: facts[name] for name in vars(saved)})
+
+
+def groups(learners: Sequence[Learner]) -> list[Sequence[Learner]]:
     """Learners whose decisions are computed together, in order."""
-    everyone = list(learners.values())
-    return [everyone[at : at + GROUP] for at in range(0, len(everyone), GROUP)]
+    return [learners[at : at + GROUP] for at in range(0, len(learners), GROUP)]
 
 
 def rewinder(learners: Iterable[Learner]) -> Callable[[], None]:
@@ -270,6 +246,10 @@ class _Saved:
     agent: BCell | None
     portfolios: Portfolios
     noise: Generator
+
+    @classmethod
+    def of(cls, one: Learner) -> _Saved:
+        return cls(None if one.number == 0 else one.agent, one.portfolios, one.noise)
 
 
 def _slack(config: Config, capacity: int) -> int:

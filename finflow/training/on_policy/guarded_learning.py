@@ -15,9 +15,9 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
 from finflow.agent.on_policy.on_policy_update import Figures, OnPolicyLearner
 from finflow.agent.on_policy.schedules import EntropyScheduler
 from finflow.errors import CheckpointError, TrainingError
+from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics
 from finflow.guard.rollback import STOP
-from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.data.reward_normalizer import RewardNormalizer
 

@@ -99,11 +99,6 @@ class MarketEnvironments:
         ]
         return Outcome(rewards, following, terminated, ended, np.ones_like(ended))
 
-    def take_episodes(self) -> list[EndedEpisode]:
-        """Episodes that ended since the last time."""
-        episodes, self.episodes = self.episodes, []
-        return episodes
-
     def _observations(self, state: PortfolioState, bars: NDArray[np.int64]) -> Observations:
         portfolio = self.env.process.observed_portfolio(state)
         known = torch.as_tensor(portfolio, dtype=torch.float32, device=self.device)
@@ -188,7 +183,3 @@ class OnPolicyState:
         by_segment = preference.paid == "segment"
         self.pay = SegmentRewards(preference, config.online.portfolios, bcell.device) if by_segment else None
         self.episodes = 0
-
-    def begin(self, bcell: BCell) -> None:
-        """Take the value function of the offline phase, bit for bit, where the phase begins."""
-        self.value.load_state_dict(bcell.behaviour_value.state_dict())

@@ -23,15 +23,20 @@ from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
-from finflow.training.data.replay import ONLINE as FAMILY, MarketTensors, Transitions
+from finflow.training.data.replay import ONLINE as FAMILY, CoveragePool, Transitions
 from finflow.training.data.reward_normalizer import RewardNormalizer
-from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.off_policy.critic_quality import FOLLOWED, SETTLED, critics_facts, measure_decision_scale
-from finflow.training.off_policy.exact_decisions import exact_bounds
-from finflow.training.off_policy.group_update import CoveragePool, Material, step_portfolios, update_group
+from finflow.training.data.rollouts import RolloutMarket, normalised
+from finflow.training.off_policy.evidence import transitions_outside
+from finflow.training.off_policy.exact_decisions import (
+    FOLLOWED,
+    SETTLED,
+    critics_facts,
+    exact_bounds,
+    measure_decision_scale,
+)
+from finflow.training.off_policy.group_update import Material, step_portfolios, update_group
 from finflow.training.off_policy.learners import (
     Figures,
-    LaterGroups,
     Learner,
     Learners,
     Work,
@@ -41,16 +46,13 @@ from finflow.training.off_policy.learners import (
     vector_steps,
     with_mirrors,
 )
-from finflow.training.phases.behaviour_data import (
+from finflow.training.phases.pretrain import (
     behaviour_returns,
     behaviour_values,
-    filled,
-    probe_states,
-    reward_units,
-    transitions_outside,
+    learning_market,
+    pretraining_in_parallel,
 )
-from finflow.training.phases.pretrain import pretraining_in_parallel
-from finflow.training.phases.run_guard import LearnerProbe
+from finflow.training.phases.run_guard import LearnerProbe, probe_states
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 
 WATCHED = ("actor_loss", "policy_gradient", "critic_gradient", "q_largest")
@@ -94,7 +96,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     try:
         return phase.run_to_end()
     finally:
-        phase.work.later.end()
+        phase.learners.end()
 
 
 class _OnlinePhase:
@@ -104,12 +106,10 @@ class _OnlinePhase:
             raise ValueError("the online phase has not begun")
         self.run, self.config = run, config
         self.bcell, self.learners, self.evidence = state.bcell, state.learners, state.out_of_fold
-        tensors = MarketTensors.of(run.training_data.learning, run.device)
-        units = reward_units(run, dataset)
-        self.market = RolloutMarket(run.training_data.learning, tensors, units)
+        self.market = beginning = learning_market(run, dataset)
+        _, tensors, units = self.market
         if units.normalizer is not None:  # units that do not depend on how far the window of the training has moved
-            units = filled(units, RewardNormalizer.of(config.train.reward_normalization), dataset)
-        beginning = self.market._replace(units=units)
+            beginning = normalised(beginning, RewardNormalizer.of(config.train.reward_normalization), dataset)
         if state.counters.vector_step == 0:
             self._begin(dataset, beginning)
         seen = [dataset, *(transitions_outside(dataset, block) for block in self.evidence.blocks)]
@@ -144,13 +144,14 @@ class _OnlinePhase:
             episode = self._episodes(counters.phase_update + 1)
             if not run.count_update(latest, {"episode": episode}):
                 if counters.phase_update in self.looks:
-                    self.work.later.fetch()
+                    self.learners.fetch()
                     self.evidence.keep(self._policies())
                 if not self._is_over():
                     agent = self.bcell.deployed
-                    result = validate_and_save(run, agent, metrics, episode, self._episodes(1), 1, False) or result
+                    new = self._episodes(1)
+                    result = validate_and_save(run, agent, metrics, {"episode": episode}, new_episodes=new) or result
             run.stop_if_asked()
-        self.work.later.bring_back()
+        self.learners.bring_back()
         if not self.evidence.judged:
             self.evidence.judged = True
             result = {name: float(value) for name, value in metrics.items()} | self._judge()
@@ -236,29 +237,28 @@ class _LearnersAtWork:
         for one in learners.of_blocks:
             optimisers = [part for part in vars(one.agent).values() if isinstance(part, SkippingAdam)]
             run.guard.guard_also(optimisers, lambda: self._rates)
-        may_leave = bool(learners.later) and market.units.normalizer is None
-        self.later = learners.later_groups = LaterGroups(learners.later, self._perform_later, may_leave)
+        learners.share(self._perform_later, may_leave=market.units.normalizer is None)
 
     def step(self) -> None:
         first = self.learners.first
-        rewind = rewinder(first.values())
+        rewind = rewinder(first)
 
         def put_back() -> None:
             rewind()
-            self.later.undo()
+            self.learners.undo()
 
         with kept_on_failure(self.run, put_back):
-            self.later.begin(Work())
+            self.learners.begin(Work())
             moved = self._move(first)
-            self.later.result(Work())
+            self.learners.result(Work())
         self._store(first, moved)
         self.run.state.counters.vector_step += 1
 
     def update(self, work: Work) -> tuple[dict[str, Tensor], Figures]:
         """Figures of the delivered agent's update, and the largest ones of the others' where they took a step."""
-        self.later.begin(work)
+        self.learners.begin(work)
         metrics, *beside = self._learn(self.learners.first, work)
-        others = [*_largest(beside), *self.later.result(work)]
+        others = [*_largest(beside), *self.learners.result(work)]
         return metrics, [one for one in others if one]
 
     def _perform_later(self, work: Work) -> Figures:
@@ -267,11 +267,11 @@ class _LearnersAtWork:
             return []
         return _largest(self._learn(self.learners.later, work))
 
-    def _move(self, learners: Mapping[int, Learner]) -> list[dict[str, NDArray[Any]]]:
+    def _move(self, learners: Sequence[Learner]) -> list[dict[str, NDArray[Any]]]:
         config = self.material.config
         return [one for group in groups(learners) for one in step_portfolios(self.market, group, config)]
 
-    def _learn(self, learners: Mapping[int, Learner], work: Work) -> list[dict[str, Tensor]]:
+    def _learn(self, learners: Sequence[Learner], work: Work) -> list[dict[str, Tensor]]:
         point, config, self._rates = work.point or UpdatePoint(), self.material.config, work.rates
         found: list[dict[str, Tensor]] = []
         for group in groups(learners):
@@ -281,19 +281,17 @@ class _LearnersAtWork:
             found += update_group(self.material, group, point, actor, self.run.guard.accepts)
         return found
 
-    def _store(self, learners: Mapping[int, Learner], moved: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+    def _store(self, learners: Sequence[Learner], moved: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         """Store the transitions (H, n_envs, ...) of learners' vector steps that can be learned from."""
         gamma, guard = self.material.config.bcell.gamma, self.run.guard
-        for (number, learner), rows in zip(learners.items(), moved, strict=True):
+        for learner, rows in zip(learners, moved, strict=True):
             flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
             calibration = exact_bounds(self.market, learner.agent.behaviour_value, rows, gamma).reshape(-1)
             kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
-            learnable = guard.within_limit(flat["reward"]) if number else guard.learnable(flat["reward"])
-            if learnable is not None:
-                kept &= learnable
+            kept &= (guard.within_limit if learner.number else guard.learnable)(flat["reward"])
             chosen = {name: part[kept] for name, part in flat.items()}
             learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
-            if number == 0:
+            if learner.number == 0:
                 self.market.units.remember(chosen["reward"], chosen["bar"])
 
 

@@ -13,7 +13,6 @@ from statistics import fmean
 from types import SimpleNamespace
 
 import torch
-from torch import Tensor
 
 from finflow.agent.gradient_steps import cosine
 from finflow.agent.learners.bcell import BCell
@@ -34,8 +33,8 @@ from finflow.training.on_policy.on_policy_state import (
     rollouts_of,
     steps_per_rollout,
 )
-from finflow.training.phases.behaviour_data import probe_states, reward_units
-from finflow.training.phases.run_guard import LearnerProbe
+from finflow.training.phases.pretrain import learning_market
+from finflow.training.phases.run_guard import LearnerProbe, probe_states
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import TrainingState, ended_early
 
@@ -48,13 +47,13 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     bcell, on_policy = state.bcell, state.on_policy
     if bcell is None or on_policy is None:
         raise ValueError("the online phase has not begun")
-    units = reward_units(run, dataset)
+    units = learning_market(run, dataset).units
     market = on_policy.agent.market
     run.probe = probe_states(Transitions.of(dataset, run.device), market)
     steps, rollouts = steps_per_rollout(config), rollouts_of(config)
     run.progress.start_phase(f"{ONLINE} ({config.online.algorithm})", rollouts * steps, done=counters.phase_update)
     if counters.vector_step == 0:
-        on_policy.begin(bcell)
+        on_policy.value.load_state_dict(bcell.behaviour_value.state_dict())
         if unread := changed_keys(config, UNREAD):
             run.progress.note(f"{config.online.algorithm} does not read {', '.join(unread)} online; sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
@@ -81,20 +80,22 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
         if done == CRITIC_ONLY_ROLLOUTS:
             run.guard.settle()
         rollout, earnings = _collect(run, on_policy, bcell, collector)
-        episodes = on_policy.played.take_episodes()
+        episodes, on_policy.played.episodes = on_policy.played.episodes, []
         counters.vector_step += len(earnings.rewards)
         figures = learn_from(on_policy, rollout, config, state, done)
         bcell.update_average((done + 1) / rollouts)
         state.entropy_schedule.step(steps)
         episode = (done + 1) * config.online.rollout / config.env.episode_length
-        rolled_back = run.count_update(_metrics(figures, rollout), _facts(earnings, episodes, state, episode), steps)
+        metrics = {name: torch.tensor(value, dtype=torch.float64) for name, value in figures.items()}
+        metrics["largest_value"] = rollout.values.abs().max().double()
+        rolled_back = run.count_update(metrics, _facts(earnings, episodes, state, episode), steps)
         if not rolled_back:
             on_policy.episodes = run.log_episodes(episodes, on_policy.episodes)
             if done >= CRITIC_ONLY_ROLLOUTS:
                 run.check_reference(earnings.divergence, earnings.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             new = config.online.rollout / config.env.episode_length
-            result = validate_and_save(run, bcell.deployed, figures, episode, new, steps, last) or result
+            result = validate_and_save(run, bcell.deployed, figures, {"episode": episode}, last, steps, new) or result
         run.stop_if_asked()
     return result
 
@@ -138,11 +139,6 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
         return learner.update_critic(rollout)
     scheduled = state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None
     return learner.update(rollout, scheduled)
-
-
-def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
-    metrics = {name: torch.tensor(value, dtype=torch.float64) for name, value in figures.items()}
-    return metrics | {"largest_value": rollout.values.abs().max().double()}
 
 
 def _facts(

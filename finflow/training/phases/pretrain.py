@@ -8,41 +8,189 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor
 
+from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import gradient_step, make_optimiser, polyak_update
-from finflow.agent.learners.offline_learner import METHODS, portfolio_networks
+from finflow.agent.learners.offline_learner import METHODS, OfflineLearner, portfolio_networks
 from finflow.agent.losses.critic_losses import bellman_target, mean_loss
+from finflow.agent.losses.quantiles import needs_quantiles
+from finflow.agent.networks.critic import ValueNetwork
+from finflow.config import Config
 from finflow.cores import forked
-from finflow.offline.dataset import OfflineDataset
+from finflow.offline.dataset import OfflineDataset, episode_ends, lambda_returns
 from finflow.training.checkpoints.checkpoint_reader import OFFLINE
-from finflow.training.data.replay import make_batch
-from finflow.training.off_policy.critic_quality import measure_decision_scale
-from finflow.training.off_policy.evidence import Block, training_blocks, training_segments
-from finflow.training.phases.behaviour_data import (
-    OfflineLearning,
-    epoch_order,
-    offline_market,
-    probe_states,
-    reward_units,
-    transitions_outside,
-)
-from finflow.training.phases.run_guard import LearnerProbe
-from finflow.training.phases.training_run import TrainingRun
+from finflow.training.data.mirrored_growth import with_mirrored_bars
+from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.rollouts import NO_MIRROR, RolloutMarket, normalised
+from finflow.training.off_policy.evidence import Block, training_blocks, training_segments, transitions_outside
+from finflow.training.off_policy.exact_decisions import ACTIONS, counterfactual_batch, measure_decision_scale
+from finflow.training.phases.run_guard import LearnerProbe, probe_states
+from finflow.training.phases.training_run import TrainingRun, validate_and_save
 from finflow.training.phases.training_state import seeded
 
+VALUE_ROWS = 4096  # states valued at once
+TD_LAMBDA = 0.95  # of the returns that the value of the behaviour is fitted to
+LEAST_KEPT = 0.85
+"""Smallest share of the transitions that full groups must hold; the rest is left out of the epoch."""
+ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
+COMPARED_PURPOSE = 1001  # of the generators of actions to compare, one for each update
 FITTED_Q_PURPOSE = 8  # of the generator that orders the data of fitted Q evaluation
 FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged over
 BLOCKS_PURPOSE = 300  # generators of the blocks' networks and noise are numbered from here
 NETWORKS = ("policy", "critic", "target_critic", "value")
 Networks = dict[str, NDArray[np.float32]]
+
+
+def learning_market(run: TrainingRun, dataset: OfflineDataset, with_families: bool = False) -> RolloutMarket:
+    """The market that a training learns in, with its rewards in the units of learners.
+
+    ``with_families``: also what experts learn from beside decisions.
+    """
+    process, config = run.training_data.learning, run.config
+    units = RewardUnits.of(process, dataset.reward_scale, config.train.reward_reference, run.device)
+    units = units._replace(whole_spread=needs_quantiles(config.bcell))
+    tensors = MarketTensors.of(process, run.device, with_families and config.bcell.expert_cloning > 0.0)
+    return normalised(RolloutMarket(process, tensors, units), run.state.reward_normalizer, dataset)
+
+
+@torch.no_grad()
+def behaviour_values(store: Transitions, value: ValueNetwork, market: MarketTensors, after: bool = False) -> Tensor:
+    """Fitted values of the behaviour at every stored state, or at those after the transitions; (transitions,)."""
+    bars, portfolios = store.columns["bar"] + int(after), store.columns["next_portfolio" if after else "portfolio"]
+    values = torch.empty(len(store), device=store.device)
+    for start in range(0, len(store), VALUE_ROWS):
+        rows = slice(start, min(start + VALUE_ROWS, len(store)))
+        values[rows] = value.of_behaviour(market.states(bars[rows], portfolios[rows]))
+    return values
+
+
+def behaviour_returns(
+    dataset: OfflineDataset,
+    store: Transitions,
+    value: ValueNetwork,
+    market: RolloutMarket,
+    gamma: float,
+    td_lambda: float = TD_LAMBDA,
+) -> Tensor:
+    """The behaviour's lambda-returns, in scaled rewards, bootstrapped from a value as it stands; (transitions,)."""
+    columns = store.columns
+    returns = lambda_returns(
+        market.units.scaled(columns["reward"].double(), columns["bar"]).cpu().numpy(),
+        behaviour_values(store, value, market.tensors, after=True).double().cpu().numpy(),
+        dataset.terminated,
+        episode_ends(dataset.episode, dataset.terminated),
+        gamma,
+        td_lambda,
+    )
+    return torch.from_numpy(returns)
+
+
+def group_size(bars: Tensor, wanted: int, batch_size: int) -> int:
+    """The largest size of groups, a half, a quarter ... of the one wanted, that leaves few transitions over."""
+    counts = torch.bincount(bars)
+    size = wanted
+    while size > 1 and (size > batch_size or int((counts // size).sum()) * size < LEAST_KEPT * len(bars)):
+        size //= 2
+    return max(size, 1)
+
+
+def epoch_order(bars: Tensor, size: int, generator: Generator) -> Tensor:
+    """Rows of an epoch, (n_groups, size): the full groups of each bar's transitions in a new random order.
+
+    ``bars`` (n,): on the CPU, so that the order is the same on every device. ``generator``: on the CPU.
+    """
+    if size == 1:
+        return torch.randperm(len(bars), generator=generator).unsqueeze(1)
+    shuffled = torch.randperm(len(bars), generator=generator)
+    rows = shuffled[bars[shuffled].argsort(stable=True)]
+    counts = torch.bincount(bars)
+    place = torch.arange(len(bars)) - (counts.cumsum(0) - counts)[bars[rows]]
+    full = (counts // size * size)[bars[rows]]
+    groups = rows[place < full].view(-1, size)
+    return groups[torch.randperm(len(groups), generator=generator)]
+
+
+class Epochs:
+    """Order of the transitions at some bars (n,) in the updates of the offline phase."""
+
+    def __init__(self, config: Config, bars: NDArray[np.integer[Any]]) -> None:
+        self.seed = config.train.seed
+        self.bars = torch.from_numpy(bars.astype(np.int64))
+        self.group_size = group_size(self.bars, config.offline.group_size, config.train.offline_batch_size)
+        available = int((torch.bincount(self.bars) // self.group_size).sum())
+        self.groups = min(config.train.offline_batch_size // self.group_size, available)
+        self.updates = max(available // self.groups, 1)
+        self.total = config.offline_epochs * self.updates
+        self._order: tuple[tuple[int, int], Tensor] | None = None
+
+    def rows(self, update: int, rollbacks: int = 0) -> Tensor:
+        """Rows of the batch of an update, (groups * group_size,); in another order after each rollback."""
+        epoch, place = divmod(update, self.updates)
+        key = epoch, rollbacks
+        if self._order is None or self._order[0] != key:
+            generator = seeded(self.seed, ORDER_PURPOSE + epoch)
+            if rollbacks:
+                words = np.random.SeedSequence([self.seed, ORDER_PURPOSE, rollbacks, epoch])
+                generator.manual_seed(int(words.generate_state(1, np.uint64)[0]))
+            self._order = key, epoch_order(self.bars, self.group_size, generator)
+        return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
+
+
+class OfflineLearning:
+    """Updates of an offline learner by the transitions of some segments of the training years.
+
+    ``compares``: whether each state has several actions, with exact outcomes; batches have as many actions either way.
+    ``returns`` (transitions,): the behaviour's, which each epoch begins by computing anew.
+    """
+
+    def __init__(
+        self,
+        learner: OfflineLearner,
+        dataset: OfflineDataset,
+        market: RolloutMarket,
+        config: Config,
+        segments: Sequence[range],
+        returns: Tensor,
+    ) -> None:
+        self.learner, self.dataset, self.market, self.config = learner, dataset, market, config
+        self.epochs = Epochs(config, dataset.bar)
+        self.store = Transitions.of(dataset, returns.device)
+        self.store.columns["behaviour_return"] = returns
+        self.compares = config.offline.counterfactual and learner.compares_actions and self.epochs.total > 0
+        self._mirrored, self._mirror = market, NO_MIRROR
+        if self.compares:
+            self._mirrored, (self._mirror,) = with_mirrored_bars(market, [segments], config.bcell.mirrored.weight)
+
+    def update(
+        self, done: int, noise: Generator, rollbacks: int = 0, accepts: Callable[[Batch], bool] = lambda _: True
+    ) -> dict[str, Tensor]:
+        """Take the next update, after so many updates and rollbacks; none where ``accepts`` refuses its batch."""
+        learner, gamma = self.learner, self.config.bcell.gamma
+        if done % self.epochs.updates == 0:
+            returns = behaviour_returns(self.dataset, self.store, learner.value, self.market, gamma)
+            self.store.columns["behaviour_return"].copy_(returns)
+        batch = self._draw(done, noise, rollbacks)
+        return learner.update(batch, done / self.epochs.total, noise) if accepts(batch) else {}
+
+    def _draw(self, done: int, noise: Generator, rollbacks: int) -> Batch:
+        """Batch of an update; the policy's own action is among a state's."""
+        scale, market, epochs = self.config.train.observation_noise, self._mirrored, self.epochs
+        places = epochs.rows(done, rollbacks).to(self.store.device)
+        if not self.compares:
+            return make_batch(self.store.rows(places), market.tensors, market.units, noise, scale, epochs.group_size)
+        rows = self.store.rows(places[::ACTIONS])
+        rng = np.random.default_rng(np.random.SeedSequence([epochs.seed, COMPARED_PURPOSE, rollbacks, done]))
+        return counterfactual_batch(market, rows, self.learner.policy, rng, noise, self._mirror, scale)[0]
 
 
 def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -51,11 +199,11 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     Returns the last update's losses (``v_loss``, ``q_loss``, ``policy_loss`` among others) and validation metrics.
     """
     config, state = run.config, run.state
-    train, counters, learner = config.train, state.counters, state.learner
+    counters, learner = state.counters, state.learner
     if learner is None or state.behaviour_returns is None:
         raise ValueError("the offline phase is over")
     policy, segments = learner.policy, training_segments(run.training_data)
-    market = offline_market(run, reward_units(run, dataset))
+    market = learning_market(run, dataset, with_families=True)
     if counters.phase_update == 0:
         learner.advantage_scale = measure_decision_scale(market, policy, config, segments)
     learning = OfflineLearning(learner, dataset, market, config, segments, state.behaviour_returns)
@@ -69,8 +217,8 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     metrics: dict[str, Tensor] = {}
     result: dict[str, float] = {}
 
-    def evaluated() -> dict[str, float]:
-        return {"fitted_q_value": fitted_q_value(learning)} if config.offline.evaluation_updates else {}
+    def evaluated(ends: bool) -> dict[str, float]:
+        return {"fitted_q_value": fitted_q_value(learning)} if ends and config.offline.evaluation_updates else {}
 
     while counters.phase_update < total and (patient or not run.is_out_of_patience):
         done = counters.phase_update
@@ -83,20 +231,16 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             run.stop_if_asked()
             continue
         last = counters.phase_update == total
-        if last or counters.phase_update % train.validation_updates == 0:
-            facts = evaluated() if last else {}
-            validated = run.validate(policy, facts)
-            result = {**{name: float(value) for name, value in metrics.items()}, **facts, **validated}
-            if not (last or patient) and run.is_out_of_patience:
-                last = True
-                run.progress.note(
-                    f"the offline phase ends after {counters.phase_update:,} updates: no better validation for "
-                    f"{counters.update - (counters.best_update or 0):,} (offline.patience)"
-                )
-                if facts := evaluated():
-                    run.log.record(counters.phase, counters.update, facts)
-                    result |= facts
-        if last or counters.phase_update % train.checkpoint_updates == 0:
+        facts = evaluated(last)
+        result = validate_and_save(run, policy, metrics, facts, last) | facts or result
+        if not (last or patient) and run.is_out_of_patience:
+            run.progress.note(
+                f"the offline phase ends after {counters.phase_update:,} updates: no better validation for "
+                f"{counters.update - (counters.best_update or 0):,} (offline.patience)"
+            )
+            if facts := evaluated(True):
+                run.log.record(counters.phase, counters.update, facts)
+                result |= facts
             run.checkpoint()
         run.stop_if_asked()
     run.progress.end_phase()
@@ -131,7 +275,7 @@ def _pretrain_blocks(
     """Networks of learners that were pretrained without some of the blocks."""
     if not numbers:
         return []
-    market = offline_market(run, reward_units(run, dataset)._replace(normalizer=None))
+    market = normalised(learning_market(run, dataset, with_families=True), None, dataset)
     found = []
     for number in numbers:
         seed = run.config.train.seed + BLOCKS_PURPOSE + number

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,14 +20,16 @@ from finflow.agent.gradient_steps import SkippingAdam
 from finflow.agent.networks.distributions import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
+from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.rollback import LOWER, STOP, Snapshot
 from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, crossed, measure, parameter_norms
 from finflow.guard.stability import CRITIC, ENTROPY_LIMIT, HEALTHY_SHARE
-from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import without_prefix
+from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.phases.training_state import TrainingState, reseed, rewind, take_snapshot
 
 PROBE, STATE = "probe/", "state/"
+PROBE_STATES = 64  # recorded states that the guard checks the policy on
 
 
 class LearnerProbe:
@@ -38,7 +39,6 @@ class LearnerProbe:
         self.learner = learner
         self.policy = policy
         self.states = states
-        self._reference: tuple[int, PolicyProbe | None] = (-1, None)
 
     @torch.no_grad()
     def decide(self) -> PolicyProbe:
@@ -66,11 +66,8 @@ class LearnerProbe:
         """The policy of the last healthy snapshot, on the same states."""
         if healthy is None:
             return None
-        if self._reference[0] != healthy.update:
-            device = self.states.market.device
-            parts = {name: t.to(device) for name, t in without_prefix(healthy.tensors, PROBE).items()}
-            self._reference = healthy.update, PolicyProbe(**parts)
-        return self._reference[1]
+        device = self.states.market.device
+        return PolicyProbe(**{name: t.to(device) for name, t in without_prefix(healthy.tensors, PROBE).items()})
 
     def entropies(self) -> dict[str, float]:
         """Both entropies that the monitor judges, in 0..1, and the band of normal values."""
@@ -80,14 +77,20 @@ class LearnerProbe:
 
     def norms(self) -> dict[str, float]:
         """Norms of the parameters of each network, and of the learner's other tensors."""
-        networks: dict[str, list[Tensor]] = {}
-        tensors: dict[str, list[Tensor]] = {}
-        for name, part in vars(self.learner).items():
-            if isinstance(part, nn.Module):
-                networks[name] = list(part.parameters())
-            elif isinstance(part, Tensor) and part.requires_grad:
-                tensors[name] = [part]
-        return parameter_norms(networks | tensors)
+        parts = {name: part for name, part in vars(self.learner).items() if isinstance(part, nn.Module | Tensor)}
+        groups = {
+            name: list(part.parameters()) if isinstance(part, nn.Module) else [part]
+            for name, part in parts.items()
+            if isinstance(part, nn.Module) or part.requires_grad
+        }
+        return parameter_norms(groups)
+
+
+def probe_states(store: Transitions, market: MarketTensors) -> States:
+    """Recorded states, evenly spaced in the data, on which the guard measures the policy."""
+    places = torch.linspace(0, len(store) - 1, min(PROBE_STATES, len(store))).round().long().to(store.device)
+    rows = store.rows(places)
+    return market.states(rows["bar"], rows["portfolio"])
 
 
 def scale_steps(optimiser: torch.optim.Optimizer, share: Callable[[], float]) -> None:
@@ -111,10 +114,10 @@ def save_snapshot(state: TrainingState, probe: LearnerProbe) -> None:
     """Keep a snapshot of the state and of the measurements of its learner in memory."""
     memory = state.watch
     tensors, training = take_snapshot(state)
-    policy = probe.decide()
+    policy = probe.decide()._asdict()
     tensors = {f"{STATE}{name}": tensor for name, tensor in tensors.items()}
-    tensors |= {f"{PROBE}{field.name}": getattr(policy, field.name) for field in fields(policy)}
-    facts = {"training": training, "figures": measure(policy) | probe.norms()}
+    tensors |= {f"{PROBE}{name}": tensor for name, tensor in policy.items()}
+    facts = {"training": training, "figures": measure(PolicyProbe(**policy)) | probe.norms()}
     memory.manager.save(state.counters.update, tensors, facts | {"monitor": capture(memory.monitor)[1]}, memory.score)
 
 
@@ -202,15 +205,15 @@ class RunGuard:
         parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
         return parts[0] <= REWARD_LIMIT and math.isfinite(sum(parts))
 
-    def learnable(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_] | None:
-        """Return True for the environments' rewards that the replay may keep; None for all."""
-        if not self.enabled:
-            return None
-        scaled, kept = rewards / self._reward_scale, self.within_limit(rewards)
-        outliers = self.memory.monitor.check_rewards(scaled)
-        self.memory.note("reward", float(scaled[kept].mean()) if kept.any() else 0.0)
-        self._report(self.memory.monitor.report_rewards(outliers, ~kept))
-        return None if kept.all() else kept
+    def learnable(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return True for the environments' rewards that the replay may keep, and check all of them."""
+        kept = self.within_limit(rewards)
+        if self.enabled:
+            scaled = rewards / self._reward_scale
+            outliers = self.memory.monitor.check_rewards(scaled)
+            self.memory.note("reward", float(scaled[kept].mean()) if kept.any() else 0.0)
+            self._report(self.memory.monitor.report_rewards(outliers, ~kept))
+        return kept
 
     def within_limit(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return True for rewards that are finite and within their limit; for all where nothing is guarded."""
@@ -235,10 +238,10 @@ class RunGuard:
         alarms = [*(Event(**row) for row in memory.pending), *(event for event in events if event.level == ALARM)]
         memory.pending = []
         if memory.manager.advance(counters.update, bool(alarms)):
-            self._say(INFO, "learning rate", f"back at {memory.manager.share:g} of its schedule")
+            self.say(INFO, "learning rate", f"back at {memory.manager.share:g} of its schedule")
         if alarms:
             return self._respond(alarms)
-        if memory.manager.due(counters.phase_update, steps):
+        if crossed(counters.phase_update, steps, memory.manager.config.save_interval):
             save_snapshot(self.state, self.probe)
         return False
 
@@ -268,8 +271,8 @@ class RunGuard:
             kl=None if self._policy_moves_far else figures["kl"],
         )
         if should and not monitor.quiet:
-            signals = [TRIGGERS[name] for name in manager.triggers.confirmed]
-            events.append(self._event(ALARM, min(signals, key=lambda name: name in REDUCIBLE), reason))
+            signal = min((TRIGGERS[name] for name in manager.triggers.confirmed), key=lambda name: name in REDUCIBLE)
+            events.append(Event(self.state.counters.update, self.state.counters.phase, ALARM, signal, reason))
         return events
 
     def _respond(self, alarms: Sequence[Event]) -> bool:
@@ -281,7 +284,7 @@ class RunGuard:
         memory.block = {}
         if answer == LOWER:
             memory.monitor.settle()
-            self._say(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")
+            self.say(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")
             return False
         snapshot = manager.take(counters.update)
         forgotten = restore_snapshot(self.state, self.config.train.seed, snapshot, quarantine=not signals <= CRITIC)
@@ -289,7 +292,7 @@ class RunGuard:
             f"{len(signals)} alarm(s), {', '.join(sorted(signals))}: back to update {snapshot.update}, learning rates "
             f"at {manager.share:g} of their schedules"
         )
-        self._say(WARNING, "rollback", text + (f", {forgotten} transitions forgotten" if forgotten else ""))
+        self.say(WARNING, "rollback", text + (f", {forgotten} transitions forgotten" if forgotten else ""))
         return True
 
     def _stop(self, alarms: Sequence[Event]) -> NoReturn:
@@ -300,14 +303,14 @@ class RunGuard:
             f"training stopped at update {counters.update} of the {counters.phase} phase: "
             f"{'; '.join(event.message for event in alarms)}, after {manager.phase_rollbacks} rollback(s)"
         )
-        self._say(ALARM, "stop", reason)
+        self.say(ALARM, "stop", reason)
         self._abort(reason, alarms)
 
-    def _event(self, level: str, signal: str, message: str) -> Event:
-        return Event(self.state.counters.update, self.state.counters.phase, level, signal, message)
-
-    def _say(self, level: str, signal: str, message: str) -> None:
-        self._announce(self._event(level, signal, message))
+    def say(self, level: str, signal: str, message: str) -> Event:
+        """Announce an event now."""
+        event = Event(self.state.counters.update, self.state.counters.phase, level, signal, message)
+        self._announce(event)
+        return event
 
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -21,9 +21,8 @@ from finflow.config import Config, OutputConfig, config_hash, dump_run
 from finflow.errors import FinflowError, TrainingError
 from finflow.evaluation.backtest import Backtest
 from finflow.files import write_atomically
-from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter
+from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter, capture
 from finflow.guard.signals import ALARM, WARNING, Event, advice_on, crossed, stop_report
-from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.run_folder import runtime
 from finflow.training.data.training_data import TrainingData
@@ -140,11 +139,11 @@ class TrainingRun:
 
     def check_reference(self, divergence: float, decisions: int) -> None:
         """Take the mean KL to the reference, in nats per free dimension, over decisions; may end the phase early."""
-        reference, counters = self.state.reference, self.state.counters
+        reference = self.state.reference
         if reference is not None and (reason := reference.update(divergence, decisions)):
             if self.state.watch.hacking is not None:
                 self._stop_hacked(reason)
-            self._announce(Event(counters.update, counters.phase, WARNING, "reference", reason))
+            self.guard.say(WARNING, "reference", reason)
 
     @property
     def is_out_of_patience(self) -> bool:
@@ -197,10 +196,10 @@ class TrainingRun:
         self.progress.message(f"guard, {event.level}: {event.message} (update {event.update:,})")
 
     def _stop_hacked(self, reason: str) -> NoReturn:
-        update, phase = self.state.counters.update, self.state.counters.phase
-        event = Event(update, phase, ALARM, "hacking", f"reward hacking: {reason}")
-        self._announce(event)
-        self._abort(f"training stopped at update {update} of the {phase} phase: {event.message}", [event])
+        counters, event = self.state.counters, self.guard.say(ALARM, "hacking", f"reward hacking: {reason}")
+        self._abort(
+            f"training stopped at update {counters.update} of the {counters.phase} phase: {event.message}", [event]
+        )
 
     def _abort(self, reason: str, alarms: Sequence[Event]) -> NoReturn:
         """Write the state and a report on the alarms that ended the training, and raise TrainingError."""
@@ -214,19 +213,21 @@ def validate_and_save(
     run: TrainingRun,
     policy: ExpertPolicy,
     metrics: Mapping[str, Tensor] | Mapping[str, float],
-    episode: float,
-    new_episodes: float,
-    steps: int,
-    last: bool,
+    facts: Mapping[str, float],
+    last: bool = False,
+    steps: int = 1,
+    new_episodes: float = 0.0,
 ) -> dict[str, float]:
-    """Validate and write checkpoints where they are due in the online phase.
+    """Validate and write checkpoints where they are due; ``facts`` are logged with a validation.
+
+    ``new_episodes``: of the online phase, since the update before; ``facts`` have the ``episode`` then.
 
     Returns the update's metrics and the validation's; empty where no validation was due.
     """
-    train, updates = run.config.train, run.state.counters.phase_update
+    train, updates, episode = run.config.train, run.state.counters.phase_update, facts.get("episode", 0.0)
     result: dict[str, float] = {}
     if last or crossed(updates, steps, train.validation_updates):
-        validated = run.validate(policy, {"episode": episode})
+        validated = run.validate(policy, facts)
         result = {**{name: float(value) for name, value in metrics.items()}, **validated}
     interval = train.checkpoint_interval
     due = math.floor(episode / interval) > math.floor((episode - new_episodes) / interval)

@@ -9,11 +9,11 @@ import torch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.config import Config
-from finflow.training.data.replay import MarketTensors, Transitions
+from finflow.training.data.replay import CoveragePool, MarketTensors, Transitions
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData, offline_data, prepare
-from finflow.training.off_policy.group_update import CoveragePool, Material
+from finflow.training.off_policy.group_update import Material
 from finflow.training.off_policy.learners import Learners, with_mirrors
 
 CPU = torch.device("cpu")

@@ -19,16 +19,15 @@ from finflow.training.data.training_data import prepare
 from finflow.training.off_policy.evidence import (
     CONFIDENCES,
     Block,
-    BlockPolicy,
     backtest_blends,
     make_blocks,
     training_blocks,
     training_segments,
+    transitions_outside,
     weigh_evidence,
 )
 from finflow.training.off_policy.learners import Learners
 from finflow.training.phases import pretrain as pretraining
-from finflow.training.phases.behaviour_data import transitions_outside
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of, latest, train_through
 
@@ -171,8 +170,7 @@ def test_blends_are_played_by_the_ledger(trained: Trained) -> None:
     tensors, volatility = MarketTensors.of(process, CPU), trained.trainer.training_data.log_volatility
     bars = range(process.first_bar, process.first_bar + 40)
     policy = trained.trainer.agent.policy
-    blocks = [BlockPolicy(policy, bars), BlockPolicy(policy, bars[:39])]
-    whole, shorter = backtest_blends(blocks, process, tensors, volatility)
+    whole, shorter = backtest_blends([(policy, bars), (policy, bars[:39])], process, tensors, volatility)
     assert np.array_equal(shorter, whole[:, :39])
     assert whole.shape == (2 * len(CONFIDENCES), 40)
     state = process.start(np.array([bars.start]), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]]))

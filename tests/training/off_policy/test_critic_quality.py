@@ -11,7 +11,8 @@ import torch
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.env.coverage import draw_coverage
 from finflow.training.data.rollouts import as_tensors
-from finflow.training.off_policy.critic_quality import (
+from finflow.training.off_policy.exact_decisions import (
+    ACTIONS as COMPARED,
     GROUPS,
     ExactReturns,
     compare_advantages,
@@ -20,7 +21,6 @@ from finflow.training.off_policy.critic_quality import (
     measure_decision_scale,
     measure_returns,
 )
-from finflow.training.off_policy.exact_decisions import ACTIONS as COMPARED
 from tests.training.off_policy.small_learners import CPU, SCALE, desk_of, market_of
 from tests.training.whole_trainings import Make
 

@@ -16,15 +16,8 @@ from finflow.agent.learners.soft_actor_critic import Coefficients, policy_losses
 from finflow.env.decision_process import resumed_state
 from finflow.env.portfolio_state import rows_of
 from finflow.training.data.replay import make_batch
-from finflow.training.off_policy.exact_decisions import (
-    ACTIONS,
-    Ahead,
-    Comparison,
-    Start,
-    compared_actions,
-    counterfactual_batch,
-    look_ahead,
-)
+from finflow.training.off_policy.exact_decisions import ACTIONS, compared_actions, counterfactual_batch
+from finflow.training.off_policy.group_update import Ahead, Start, look_ahead
 from finflow.training.off_policy.learners import Learner
 from tests.training.off_policy.small_learners import CPU, MIDDLE, SCALE, Desk, desk_of
 from tests.training.whole_trainings import Make
@@ -47,10 +40,10 @@ def compared(desk: Desk) -> tuple[dict[str, Tensor], Batch]:
     """Rows of the behaviour's data, and the same states with several actions."""
     learner = desk.learners.everyone[0]
     rows = learner.behaviour.draw(STATES, torch.Generator().manual_seed(3))
-    drawn = Comparison(learner.agent.policy, learner.portfolios.rng, learner.noise, learner.portfolios.mirror)
-    batch, own = counterfactual_batch(desk.market, rows, desk.market.resumed(rows), drawn, 0.0)
+    policy, portfolios = learner.agent.policy, learner.portfolios
+    batch, own = counterfactual_batch(desk.market, rows, policy, portfolios.rng, learner.noise, portfolios.mirror, 0.0)
     with torch.no_grad():
-        assert torch.equal(own.location, learner.agent.policy(batch.states).distribution.location)
+        assert torch.equal(own.location, policy(batch.states).distribution.location)
     return rows, batch
 
 

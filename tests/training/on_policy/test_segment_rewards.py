@@ -10,7 +10,7 @@ import torch
 
 from finflow.config import PreferenceConfig
 from finflow.errors import ConfigError
-from finflow.guard.state_capture import capture, restore
+from finflow.guard.checkpoint_folder import capture, restore
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.on_policy_state import SegmentRewards
 from tests.training.test_reward_hacking import LOOKS, OFFLINE, RETURN, likes
