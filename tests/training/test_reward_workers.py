@@ -140,10 +140,10 @@ def test_a_reward_that_fails_ends_the_run_and_loses_nothing(
     trainer.train_iql()
     real = getattr(module, function)
 
-    def failing(*given: Any) -> Any:
+    def failing(*given: Any, **named: Any) -> Any:
         if trainer._begin().state.counters.phase_update >= when:
             fails.touch()
-        return real(*given)
+        return real(*given, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, function, failing)

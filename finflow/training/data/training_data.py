@@ -183,10 +183,15 @@ def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
     return moments
 
 
+def visible(panel: MarketPanel, split: Split) -> MarketPanel:
+    """Bars that training and validation may see."""
+    return panel.until(split.validation_end)
+
+
 def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
-    seen = panel.until(split.validation_end)  # by training and validation
+    seen = visible(panel, split)
     features = compute_features(seen, split.train_end, config.features)
     moments = _moments(seen, config, range(features.first_bar, split.train_end))
     process = DecisionProcess(seen, features, config.env, config.objectives, moments)

@@ -30,7 +30,7 @@ from finflow.strategies.classical import OPTIMISERS, Optimised, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
 from finflow.training.checkpoints.run_folder import write_manifest
-from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.data.training_data import CARD, TrainingData, prepare
 from finflow.training.judging.agent_strategy import Agents, EnsembleStrategy, load_agents
 from finflow.training.judging.explainer import Explainer
 from finflow.training.judging.held_out import (
@@ -83,7 +83,7 @@ def judge_agents(
         rows, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
         lines = io.StringIO("\n".join(map(json.dumps, rows or ())))
         found = {"checkpoint": f"{updates[0]}, {checkpoint.counters['phase']} phase"}
-        facts: dict[str, object] = {**found, **acted, **_preferences(checkpoint)}
+        facts: dict[str, object] = {**found, **acted, **_behaviour(checkpoint), **_preferences(checkpoint)}
         details |= {
             "policy": agents.policies[0],
             "training": pd.read_json(lines, lines=True) if rows else pd.DataFrame(),
@@ -131,6 +131,21 @@ def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[dict[str, A
         with suppress(ValueError):
             rows.append(parse_json(line))
     return [row for row in rows if isinstance(row, dict)]
+
+
+def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
+    """The main figures of the data card, where it is still beside the checkpoint."""
+    try:
+        card = parse_json((checkpoint.run_folder / CARD).read_text("utf-8"))
+        words = [f"{name} {family['episodes']:,} episodes" for name, family in card["families"].items()]
+        for place, family in enumerate(card["families"].values()):
+            sharpe, turnover = (family["returns"][key]["median"] for key in ("sharpe", "annual_turnover"))
+            if sharpe is not None and turnover is not None:
+                words[place] += f" (Sharpe {sharpe:.2f}, turnover {turnover:.1f})"
+        made = f"{card['transitions']:,} decisions in the training window, medians a year: {', '.join(words)}"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
+        return {}
+    return {"behaviour data": made}
 
 
 def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
