@@ -143,7 +143,8 @@ def _objective(
     bcell, agent = config.bcell, learner.agent
     portfolio, action, entropy_density = (part[rows] for part in ended)
     bars = torch.as_tensor(rollout.state.bar[rows], device=action.device) % len(market.tensors.market)
-    states, rewards, density = market.tensors.states(bars, portfolio), rollout.rewards[:, rows], densities[:, rows]
+    states, rewards = market.tensors.states(bars, portfolio), rollout.rewards[:, rows]
+    density = densities[:, rows].contiguous()  # sums in the same order however many learners there are
     with torch.no_grad():
         encoding = agent.critic.encode(states)
     value = minimum_value(agent.critic, encoding, states, action, bcell)
