@@ -119,7 +119,6 @@ class TuneConfig(ConfigSection):
     seed: Int = key(0, "seed of the sampler", ge=0, lt=2**31)
     name: str | None = key(None, "name of the study in its storage; that of its folder when left out")
     storage: str | None = key(None, "URL of a database, or journal:PATH; null: SQLite in the study's folder")
-    heartbeat: PositiveInt = key(30, "seconds between heartbeats of a trial; it is lost after four without any")
     space: dict[str, SearchedConfig] | None = key(None, "keys searched: {low, high, log, step} or {choices}")
 
     @model_validator(mode="after")

@@ -7,7 +7,6 @@ from typing import Literal
 from finflow.config.section_types import (
     ConfigSection,
     Flag,
-    Fraction,
     NonNegativeInt,
     NonNegativeNumber,
     Number,
@@ -32,8 +31,6 @@ class RetrainConfig(ConfigSection):
 
     window: PositiveInt | None = key(None, "bars that a retraining learns from; left out: as many as the old agent")
     folds: PositiveInt = key(3, "consecutive evaluated windows, each with a retraining of its own")
-    first_share: Fraction = key(0.5, "share of the new bars that the first fold may learn from")
-    validation_share: Fraction = key(0.2, "share of the new bars of a retraining, the last of them, for validation")
     margin: NonNegativeNumber = key(0.1, "Sharpe ratio a year by which the new agent must lead to replace the old one")
 
 

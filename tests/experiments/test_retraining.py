@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from finflow.cli import main
-from finflow.config import RetrainConfig
+from finflow.config import ProtocolConfig
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.bootstrap import Resampling
@@ -62,7 +62,7 @@ PLANTED: dict[str, object] = {
     "evaluation.sweeps": False,
     "trading.retrain.window": 400,
     "trading.retrain.folds": 1,
-    "trading.retrain.first_share": 0.7,  # all of the window lies after the change
+    "evaluation.protocol.first_share": 0.7,  # all of the window lies after the change
 }
 SEEN, TRAINED, BARS = 1000, 850, 1700
 
@@ -171,9 +171,8 @@ def test_no_evaluated_bar_was_seen_by_either_agent(
     seen: int, new: int, folds: int, share: float, purge: int, window: int
 ) -> None:
     known = KnownBars(seen, seen + new, history=100, window=window, purge=purge, fewest_evaluated=25)
-    settings = RetrainConfig(folds=folds, first_share=share)
     try:
-        found = retrain_folds(known, settings)
+        found = retrain_folds(known, folds, ProtocolConfig(first_share=share))
     except MarketError as error:
         assert "new bars" in str(error)  # noqa: PT017
         return

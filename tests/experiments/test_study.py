@@ -29,9 +29,11 @@ WORKER = """
 import sys, time
 from pathlib import Path
 from finflow.config import TuneConfig
+from finflow.experiments.tuning import trial_store
 from finflow.experiments.tuning.trial_store import open_store
 storage, folder, name, hang = sys.argv[1:]
-tune = TuneConfig(storage=storage, heartbeat=1)
+trial_store.HEARTBEAT = 1.0
+tune = TuneConfig(storage=storage)
 store = open_store(tune, Path(folder), name, {"objective": "sharpe", "space": '{"a": "0 to 1"}'}, 10, None)
 print("ready", flush=True)
 while (trial := store.claim()) is not None:
@@ -60,12 +62,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def opens(storage: str, tmp_path: Path) -> Opens:
+def opens(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opens:
     """Opens a study of its own in the storage, or the same once more."""
+    monkeypatch.setattr(trial_store, "HEARTBEAT", 1.0)
     name = f"study-{tmp_path.name}"
 
     def make(create: bool = True, identity: dict[str, str] = IDENTITY, **settings: object) -> TrialStore:
-        tune = TuneConfig.model_validate({"storage": storage, "heartbeat": 1, "n_trials": 6, **settings})
+        tune = TuneConfig.model_validate({"storage": storage, "n_trials": 6, **settings})
         return open_store(tune, tmp_path, name, identity, 10, {"a": 0.5} if create else None)
 
     return make

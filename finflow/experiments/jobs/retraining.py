@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from finflow.config import Config, EvaluationConfig, RetrainConfig, config_hash, replace_values
+from finflow.config import Config, EvaluationConfig, ProtocolConfig, config_hash, replace_values
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.multi_run.repeated_trainings import joined
@@ -65,7 +65,7 @@ class KnownBars:
     fewest_evaluated: int  # of all folds together, without which there is no interval
 
 
-def retrain_folds(known: KnownBars, settings: RetrainConfig) -> tuple[Fold, ...]:
+def retrain_folds(known: KnownBars, count: int, settings: ProtocolConfig) -> tuple[Fold, ...]:
     """Folds of consecutive evaluated windows up to the newest bar, each with the bars of its retraining.
 
     Raises
@@ -75,25 +75,25 @@ def retrain_folds(known: KnownBars, settings: RetrainConfig) -> tuple[Fold, ...]
     """
     new = known.bars - known.seen
     evaluated = new - int(settings.first_share * new)
-    size = evaluated // settings.folds
-    first = known.bars - size * settings.folds - known.purge
-    if size < FEWEST or size * settings.folds < known.fewest_evaluated or first - known.seen < FEWEST:
-        wanted = max(FEWEST * settings.folds, known.fewest_evaluated) / (1.0 - settings.first_share)
+    size = evaluated // count
+    first = known.bars - size * count - known.purge
+    if size < FEWEST or size * count < known.fewest_evaluated or first - known.seen < FEWEST:
+        wanted = max(FEWEST * count, known.fewest_evaluated) / (1.0 - settings.first_share)
         raise MarketError(
             f"there are {new} new bars, of which {max(first - known.seen, 0)} can be learned from and "
-            f"{size * settings.folds} evaluated on: {settings.folds} folds with an interval take about "
-            f"{int(wanted) + known.purge + settings.folds} new bars; wait for them, or use fewer trading.retrain.folds "
-            "or a smaller trading.retrain.first_share or evaluation.block_length"
+            f"{size * count} evaluated on: {count} folds with an interval take about "
+            f"{int(wanted) + known.purge + count} new bars; wait for them, or use fewer trading.retrain.folds "
+            "or a smaller evaluation.protocol.first_share or evaluation.block_length"
         )
     folds = []
-    for number in range(1, settings.folds + 1):
-        start = known.bars - size * (settings.folds - number + 1)
+    for number in range(1, count + 1):
+        start = known.bars - size * (count - number + 1)
         piece, validation = newest_window(known, start - known.purge, settings)
         folds.append(Fold(number, (piece,), validation, (range(start, start + size),)))
     return tuple(folds)
 
 
-def newest_window(known: KnownBars, stop: int, settings: RetrainConfig) -> tuple[range, int]:
+def newest_window(known: KnownBars, stop: int, settings: ProtocolConfig) -> tuple[range, int]:
     """Bars of a retraining that ends before a bar, its features' history included, and how many of them validate."""
     piece = range(max(0, stop - known.window - known.history), stop)
     validation = min(int(settings.validation_share * (stop - known.seen)), known.window // 2)
@@ -188,7 +188,7 @@ class Retraining(Job):
 
     def final(self) -> Training:
         """Training on the newest window; the last bars, too few to evaluate on, are left to be its test window."""
-        piece, validation = newest_window(self.known, self.known.bars - FEWEST, self.config.trading.retrain)
+        piece, validation = newest_window(self.known, self.known.bars - FEWEST, self.config.evaluation.protocol)
         dates = self.panel.dates
         days = {
             "market.train_end": dates[piece.stop - validation - 1].item(),
@@ -243,11 +243,12 @@ def prepare_retraining(run: Path, config: Config, parent: Path | None = None) ->
         purge=config.env.execution_lag,
         fewest_evaluated=MINIMUM_BLOCKS * config.evaluation.block_length,
     )
-    retrain_folds(known, settings)  # its refusal says more than that of the windows below
+    protocol = config.evaluation.protocol
+    retrain_folds(known, settings.folds, protocol)  # its refusal says more than that of the windows below
     old_data = prepare_from(panel, config)
     check_same_features(old, old_data.features)
     known = replace(known, window=settings.window or seen - old_data.features.first_bar)
-    folds = retrain_folds(known, settings)
+    folds = retrain_folds(known, settings.folds, protocol)
     folder = parent or saved.folder.parent / FOLDER / saved.folder.name
     retraining = Retraining(config, panel, folder, run=run, old=old, old_data=old_data, known=known, folds=folds)
     retraining = replace(retraining, folder=folder / f"{panel.dates[-1]}-{_mark(retraining)}")

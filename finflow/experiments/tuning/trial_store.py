@@ -40,6 +40,7 @@ LOST = "its worker was lost"
 FIRST_PRUNED = 3  # level: earlier ones are noise
 PRUNED_AFTER = 5  # complete trials
 RETRIES = 3  # times that a trial may lose its worker
+HEARTBEAT = 30.0  # seconds
 GRACE = 4  # heartbeats
 JOURNAL, DATABASE, SQLITE = "journal:", "study.db", "sqlite"
 WRITE_TIMEOUT = 60.0  # seconds for a storage that others are writing to, or a study that is being created
@@ -129,7 +130,7 @@ class TrialStore:
         for beat in count():
             with suppress(Exception):  # a storage that is away for a while is tried again later
                 self.storage.set_trial_user_attr(self._id(number), ALIVE, beat)
-            if ended.wait(self.tune.heartbeat):
+            if ended.wait(HEARTBEAT):
                 return
 
     def requeue_lost(self) -> list[int]:
@@ -159,7 +160,7 @@ class TrialStore:
             return start_time_of(int(worker["pid"])) != worker.get("born")
         if self._seen.setdefault(trial.number, (beat, now))[0] != beat:
             self._seen[trial.number] = beat, now
-        return now - self._seen[trial.number][1] > GRACE * self.tune.heartbeat
+        return now - self._seen[trial.number][1] > GRACE * HEARTBEAT
 
     def _in_state(self, state: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=(state,))
