@@ -28,10 +28,11 @@ def made(*cells: Cell | str) -> Section:
 
 
 def test_a_cell_carries_its_place_in_metrics_json_and_the_whole_number() -> None:
-    text = section_html(made(Cell(("a<b", "sharpe"), error=("a<b", "error")), "in-sample"))
+    text = section_html(made(Cell(("a<b", "sharpe"), error=("a<b", "error")), "in-sample", Cell(("a<b", "nothing"))))
     assert 'data-path="made/a&lt;b/sharpe" data-value="1.23456">1.23<small>± <span' in text
     assert 'data-path="made/a&lt;b/error" data-value="0.5">0.50</span></small>' in text
     assert "<td>in-sample</td>" in text
+    assert 'data-value="null">–</td>' in text, "an undefined number is a dash"
     for raw in ("<first>", "<caption>", "a<b", "Made & up"):
         assert raw not in text
 
@@ -40,10 +41,6 @@ def test_a_sentence_may_show_numbers_too() -> None:
     made_up = Section("a/b", "x", NUMBERS, words=(("It is <", Cell(("a<b", "sharpe"), "%", 1, plus=True), "."),))
     shown = 'It is &lt;<span data-path="a~1b/a&lt;b/sharpe" data-value="1.23456" data-scale="100.0">+123.5'
     assert shown in section_html(made_up)
-
-
-def test_an_undefined_number_is_a_dash() -> None:
-    assert 'data-value="null">–</td>' in section_html(made(Cell(("a<b", "nothing"))))
 
 
 @pytest.mark.parametrize("path", [("a<b", "none"), ("b",), ("a<b", "word"), ("a<b",), ("a<b", "sharpe", "more")])

@@ -17,8 +17,9 @@ from finflow.evaluation.statistics.verdict import (
     LeastDifference,
     Verdict,
     VerdictReference,
+    beats,
+    judge,
     least_difference,
-    reach_verdict,
 )
 
 SETTINGS = Resampling(samples=400, block_length=10, seed=0)
@@ -38,9 +39,7 @@ def judged(
     tries: Tries | None = None,
     candidates: dict[str, np.ndarray] | None = None,
 ) -> Verdict:
-    draws = draw_days(len(own), SETTINGS)
-    paired = [VerdictReference(one, metrics.sharpe(own[draws]) - metrics.sharpe(one[draws])) for one in rivals]
-    return reach_verdict(own, paired, tries or Tries(), SETTINGS, candidates)
+    return judge(own, rivals, np.zeros(len(own)), tries or Tries(), SETTINGS, candidates=candidates)
 
 
 def test_a_clear_edge_is_a_yes_and_every_test_agrees() -> None:
@@ -147,14 +146,15 @@ def test_a_lesser_return_without_a_better_ratio_is_a_no() -> None:
     """Resampled Sharpe ratios differ by as much up as down: their median of zero is not better."""
     own, baseline = made(-5e-4)
     level = VerdictReference(baseline, np.tile([-0.1, 0.0, 0.1], 100))
-    assert reach_verdict(own, [level], Tries(), SETTINGS).beats_equal_weight == "no"
+    assert beats(own, level, Tries(), SETTINGS, {}, 252).beats_equal_weight == "no"
     better = VerdictReference(baseline, level.differences + 0.01)
-    assert reach_verdict(own, [better], Tries(), SETTINGS).beats_equal_weight == "not shown"
+    assert beats(own, better, Tries(), SETTINGS, {}, 252).beats_equal_weight == "not shown"
 
 
 def test_a_difference_without_an_interval_is_not_shown_and_the_reason_says_so() -> None:
     own, baseline = made(4e-4)
-    verdict = reach_verdict(own, [VerdictReference(baseline, np.full(SETTINGS.samples, np.nan))], Tries(), SETTINGS)
+    nowhere = VerdictReference(baseline, np.full(SETTINGS.samples, np.nan))
+    verdict = beats(own, nowhere, Tries(), SETTINGS, {}, 252)
     assert verdict.beats_equal_weight != "yes"
     (reason,) = (one for one in verdict.reasons if "has no interval" in one.said)
     assert not reason.enough
@@ -186,13 +186,8 @@ def window(seed: int, difference: float) -> tuple[np.ndarray, np.ndarray]:
 def asked(
     own: np.ndarray, equal: np.ndarray, tries: Tries | None = None, *others: np.ndarray
 ) -> tuple[Verdict, LeastDifference | None]:
-    draws = draw_days(len(own), RESAMPLING)
-    rivals = [
-        VerdictReference(returns, metrics.sharpe(own[draws]) - metrics.sharpe(returns[draws]))
-        for returns in (equal, *others)
-    ]
-    verdict = reach_verdict(own, rivals, tries or Tries(), RESAMPLING)
-    return verdict, least_difference(own, np.zeros(len(own)), rivals, draws, tries or Tries(), 252)
+    verdict = judge(own, (equal, *others), np.zeros(len(own)), tries or Tries(), RESAMPLING)
+    return verdict, verdict.least_sharpe_difference
 
 
 def least(seed: int, tries: Tries | None = None) -> LeastDifference:

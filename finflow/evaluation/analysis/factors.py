@@ -16,7 +16,6 @@ The intercept is what no factor explains, a year (times the bars of one). Strate
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ import pandas as pd
 
 from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
+from finflow.evaluation.statistics.significance_tests import newey_west
 from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month
 from finflow.market.panel import MarketPanel
 
@@ -91,8 +91,6 @@ def exposures(
     ----------
     Newey and West (1987), with floor(4 (T / 100)^(2/9)) lags, as in Newey and West (1994).
     """
-    from statsmodels.regression.linear_model import OLS
-
     table = np.column_stack(list(factors.values()))
     kept = np.isfinite(table).all(axis=1) & np.isfinite(excess)
     days = int(kept.sum())
@@ -103,9 +101,7 @@ def exposures(
     if (scale <= 0.0).any() or np.linalg.cond(design / scale) > SINGULAR:
         return None
     lags = int(4.0 * (days / 100.0) ** (2.0 / 9.0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fit = OLS(excess[kept], design).fit(cov_type="HAC", cov_kwds={"maxlags": lags, "use_correction": True})
+    fit = newey_west(excess[kept], design, lags, few=True)
     return {
         "alpha": float(fit.params[0] * year),
         "alpha_error": float(fit.bse[0] * year),

@@ -17,7 +17,6 @@ Newey and West with twice as many lags as returns overlap.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +27,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.ranking_reward import mean_worth, shared_places, worth_of_places
 from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
+from finflow.evaluation.statistics.significance_tests import newey_west
 from finflow.market.bar_frequency import bar_name
 
 HORIZONS = (1, 5, 21, 63)
@@ -106,15 +106,11 @@ def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
     Bartlett's weights fall from the first lag on: with only as many lags as there is overlap, the error would come out
     a fifth too small.
     """
-    from statsmodels.regression.linear_model import OLS
-
     if len(values) < FEWEST_FILLS:
         return math.nan, math.nan
     if np.ptp(values) <= 0.0:
         return float(values[0]), math.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fit = OLS(values, np.ones(len(values))).fit(cov_type="HAC", cov_kwds={"maxlags": 2 * overlap})
+    fit = newey_west(values, np.ones(len(values)), 2 * overlap)
     return float(fit.params[0]), float(fit.bse[0])
 
 

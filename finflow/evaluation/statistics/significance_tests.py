@@ -22,6 +22,7 @@ The verdict asks all of them, and the paired bootstrap.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -187,3 +188,15 @@ def _spa(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampli
     )
     test.compute()
     return test
+
+
+def newey_west(values: Array, design: Array, lags: int, few: bool = False) -> Any:
+    """Least squares of ``values`` on ``design``, with the standard errors of Newey and West, by statsmodels.
+
+    They are corrected for ``few`` values where that is asked for.
+    """
+    from statsmodels.regression.linear_model import OLS
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return OLS(values, design).fit(cov_type="HAC", cov_kwds={"maxlags": lags, "use_correction": few})

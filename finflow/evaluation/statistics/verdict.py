@@ -151,51 +151,38 @@ def judge(
     candidates: Mapping[str, Array] | None = None,
     bars_per_year: int = BARS_PER_YEAR,
 ) -> Verdict:
-    """The verdict, with the least difference that it could have shown; None where that cannot be computed.
+    """Apply the three tests, and estimate the least difference that the window could have shown.
 
-    Parameters as in `reach_verdict`, but for ``rivals``, which are net returns (days,); ``cash`` are the returns of
-    cash, and ``draws`` the days of the resamples where they are drawn already.
+    Parameters
+    ----------
+    judged, cash : float64 (days,)
+        Returns of the strategy, net of costs, and of cash.
+    rivals
+        Net returns of equal weight, and after it of patient equal weight where that was backtested: a yes must hold
+        against it as well.
+    draws
+        Days of the resamples, where they are drawn already.
+    candidates
+        Name -> returns of the others that the strategy was chosen among.
     """
     days = draw_days(len(judged), resampling) if draws is None else draws
     own, *others = (resample_sharpe(returns - cash, days, bars_per_year) for returns in (judged, *rivals))
     against = [VerdictReference(returns, own - other) for returns, other in zip(rivals, others, strict=True)]
-    verdict = reach_verdict(judged, against, tries, resampling, candidates, bars_per_year)
+    tested = (beats(judged, rival, tries, resampling, candidates or {}, bars_per_year) for rival in against)
+    verdict = next(tested)
+    if verdict.beats_equal_weight == "yes" and (again := next(tested, None)) is not None:
+        failed = [reason.said for reason in again.reasons if not reason.enough]
+        result = " ".join(failed) if failed else "all three hold."
+        reason = Reason(f"Against equal weight that is restored once a month, too: {result}", not failed)
+        answer: Answer = "not shown" if failed else "yes"
+        verdict = replace(verdict, beats_equal_weight=answer, reasons=(*verdict.reasons, reason))
     if verdict.spa is None:
         return verdict
     least = least_difference(judged, cash, against, days, tries, bars_per_year)
     return replace(verdict, least_sharpe_difference=least)
 
 
-def reach_verdict(
-    judged: Array,
-    rivals: Sequence[VerdictReference],
-    tries: Tries,
-    resampling: Resampling,
-    candidates: Mapping[str, Array] | None = None,
-    bars_per_year: int = BARS_PER_YEAR,
-) -> Verdict:
-    """Apply the three tests; what the window could have shown is left open.
-
-    Parameters
-    ----------
-    judged : float64 (days,)
-        Returns of the strategy, net of costs.
-    rivals
-        Equal weight, and after it patient equal weight where that was backtested: a yes must hold against it as well.
-    candidates
-        Name -> returns of the others that the strategy was chosen among.
-    """
-    tested = (_test(judged, rival, tries, resampling, candidates or {}, bars_per_year) for rival in rivals)
-    verdict = next(tested)
-    if verdict.beats_equal_weight != "yes" or (again := next(tested, None)) is None:
-        return verdict
-    failed = [reason.said for reason in again.reasons if not reason.enough]
-    result = " ".join(failed) if failed else "all three hold."
-    reason = Reason(f"Against equal weight that is restored once a month, too: {result}", not failed)
-    return replace(verdict, beats_equal_weight="not shown" if failed else "yes", reasons=(*verdict.reasons, reason))
-
-
-def _test(
+def beats(
     judged: Array,
     rival: VerdictReference,
     tries: Tries,
@@ -203,6 +190,7 @@ def _test(
     candidates: Mapping[str, Array],
     bars_per_year: int,
 ) -> Verdict:
+    """Apply the three tests against one reference; what the window could have shown is left open."""
     active, every = judged - rival.returns, {"judged": judged, **candidates}
     try:
         track = track_of(active, "the active return")
@@ -211,9 +199,9 @@ def _test(
         nothing = Reason(f"Nothing can be shown here: {error}.", False)
         return _verdict("not shown", (nothing,), None, tries, bars_per_year)
     named = not candidates or "judged" in superior_strategies(rival.returns, every, resampling)
-    benchmark = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
     bounds = interval(rival.differences)
-    deflated, counted = track.psr(benchmark), "a single try" if tries.total == 1 else f"{tries.total} tries"
+    deflated = track.dsr(tries.total, tries.variance(track.sharpe, track.days))
+    counted = "a single try" if tries.total == 1 else f"{tries.total} tries"
     reasons = (
         Reason(
             f"Deflated Sharpe ratio of the return over equal weight, for {counted}: {deflated:.3f}; yes needs "

@@ -7,7 +7,6 @@ stands still and follows after each action.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -36,7 +35,6 @@ FOLLOWED = 64  # decisions over which the returns of an action are measured: dif
 SETTLED = 16  # decisions after which portfolios are the policy's own
 JUDGED = 512  # states of each window in which the critics are judged
 ROWS = 512  # states measured at once
-GROUPS = 10  # of moves, by the critics' value of them
 BLOCKS = 20  # of bars, for standard errors
 DECISION_STATES = 4096  # in which decisions are compared
 TO_WEIGH = 100  # purpose of the draws of decisions, beside those of the phases
@@ -204,13 +202,12 @@ def critics_values(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> 
     return bcell.critic.value(bcell.critic.encode(states), states, exact.actions, with_quantiles=0).mean.mean(dim=0)
 
 
-def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, Any]:
+def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, float]:
     """Compare the critics' values (states, actions) with exact returns.
 
     Windows overlap, so that states near each other share their luck: errors are over contiguous blocks of bars.
 
-    Returns ``slope`` with ``slope_error``, ``correlation``, and ``groups`` of moves of one size by the critics'
-    advantage: means of that and of the exact advantage, and the latter's standard errors.
+    Returns ``slope`` with ``slope_error``, and ``correlation``.
     """
     slope, correlation = (float(one) for one in calibration(values, exact.returns))
     predicted, measured = (advantages(one).double().cpu().numpy() for one in (values, exact.returns))
@@ -218,29 +215,21 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, Any]:
     for number, rows in enumerate(np.array_split(np.argsort(exact.bars, kind="stable"), BLOCKS)):
         block[rows] = number
 
-    def by_block(values: NDArray[np.float64], blocks: NDArray[np.int64]) -> NDArray[np.float64]:
-        sums: NDArray[np.float64] = np.bincount(blocks, weights=values, minlength=BLOCKS).astype(np.float64)
+    def by_block(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        sums: NDArray[np.float64] = np.bincount(block, weights=values, minlength=BLOCKS).astype(np.float64)
         return sums
 
-    squares = by_block((predicted**2).sum(axis=1), block)
-    residual = by_block((predicted * measured).sum(axis=1), block) - slope * squares
-    of_move, estimated, realised = np.repeat(block, predicted.shape[1]), predicted.ravel(), measured.ravel()
-    groups = []
-    for rows in np.array_split(np.argsort(estimated, kind="stable"), GROUPS):
-        total, count = (by_block(one, of_move[rows]) for one in (realised[rows], np.ones(len(rows))))
-        mean = float(total.sum() / count.sum())
-        error = float(np.sqrt(((total - mean * count) ** 2).sum()) / count.sum())
-        groups.append((float(estimated[rows].mean()), mean, error))
+    squares = by_block((predicted**2).sum(axis=1))
+    residual = by_block((predicted * measured).sum(axis=1)) - slope * squares
     slope_error = float(np.sqrt((residual**2).sum()) / max(squares.sum(), 1e-12))
-    columns = [list(column) for column in zip(*groups, strict=True)]
-    return dict(slope=slope, slope_error=slope_error, correlation=correlation, groups=json.dumps(columns))
+    return dict(slope=slope, slope_error=slope_error, correlation=correlation)
 
 
 def critics_facts(
     market: RolloutMarket, agent: BCell, windows: Mapping[str, NDArray[np.int64]], config: Config
-) -> dict[str, float | str]:
+) -> dict[str, float]:
     """Slope and correlation of the critics in each window, of the bars from which returns can be measured."""
-    facts: dict[str, float | str] = {}
+    facts: dict[str, float] = {}
     stop = len(market.process.growth) - market.process.reward_horizon - SETTLED
     for number, (window, bars) in enumerate(windows.items()):
         fitting = bars[bars + FOLLOWED < stop]
