@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError
@@ -28,14 +28,6 @@ KEY = "finflow"  # the only metadata key: several would be written in an order t
 LARGEST_HEADER = 10_000_000  # bytes: a training's has some ten thousand
 LARGEST_STATE = 4_000_000  # characters of JSON
 _NAME = re.compile(r"[A-Za-z0-9_\-]+(\.[A-Za-z0-9_\-]+)*(/[A-Za-z0-9_\-]+(\.[A-Za-z0-9_\-]+)*)*")
-
-
-class TensorFile(NamedTuple):
-    """Contents of a verified file."""
-
-    version: int
-    tensors: dict[str, Tensor]
-    state: dict[str, Any]
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -70,12 +62,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     CheckpointError
         If it is missing, truncated, altered, or of a version that this finflow does not read.
     """
-    file = read_file(path)
-    return file.tensors, file.state
-
-
-def read_file(path: Path) -> TensorFile:
-    """The same, with the version of its format."""
     content = _content(path)
     try:
         size = int.from_bytes(content[:8], "little")
@@ -100,7 +86,7 @@ def read_file(path: Path) -> TensorFile:
     for name in tensors:
         if len(name) > 300 or not _NAME.fullmatch(name):
             _damaged(path, f"it names a tensor {name[:40]!r}")
-    return TensorFile(version, tensors, _parsed(path, text))
+    return tensors, _parsed(path, text)
 
 
 def _content(path: Path) -> bytes:

@@ -162,7 +162,7 @@ def with_fields(panel: MarketPanel) -> MarketPanel:
 
 
 def checkpoint(**facts: Any) -> Checkpoint:
-    return Checkpoint(Path("agent.safetensors"), {}, facts, None, 2)
+    return Checkpoint(Path("agent.safetensors"), {}, facts, None)
 
 
 def test_an_agent_of_volumes_refuses_a_market_of_closes(

@@ -19,7 +19,7 @@ from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED, SEPARATOR, SUFFIX
 from finflow.market.features.feature_set import Features
-from finflow.tensor_file import TensorFile, read_file
+from finflow.tensor_file import VERSION, read_tensors
 from finflow.training.checkpoints.run_folder import CONFIG, STUDY, Kind, resolve_run, run_folder_of
 
 OFFLINE, ONLINE = "offline", "online"  # phases of a training, as checkpoints and logs name them
@@ -106,7 +106,6 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
     warning: str | None
-    version: int
 
     @property
     def run_folder(self) -> Path:
@@ -128,14 +127,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Raises CheckpointError if it is damaged, of a newer format, no checkpoint of a training, or holds weights that are
     not finite.
     """
-    file_path, file, warning = read_newest(path)
-    _check_facts(file_path, file.state)
-    for name, tensor in file.tensors.items():
+    file_path, (tensors, facts), warning = read_newest(path)
+    _check_facts(file_path, facts)
+    for name, tensor in tensors.items():
         if name.startswith((LEARNER, PREFIX)) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(
                 f"{file_path} holds NaN or an infinity in {name}: learning had failed there; use an earlier checkpoint"
             )
-    return Checkpoint(file_path, file.tensors, file.state, warning, file.version)
+    return Checkpoint(file_path, tensors, facts, warning)
 
 
 def read_best(path: Path) -> Checkpoint:
@@ -147,7 +146,7 @@ def read_best(path: Path) -> Checkpoint:
     return read_checkpoint(best if path.is_dir() and best.is_file() else path)
 
 
-def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
+def read_newest(path: Path) -> tuple[Path, tuple[dict[str, Tensor], dict[str, Any]], str | None]:
     """Read a checkpoint; of a run folder the latest, or, if that is damaged, the newest whole one before it.
 
     Raises CheckpointError if none can be read; for a file, if that file cannot.
@@ -155,16 +154,16 @@ def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
     saved = resolve_run(path)
     first = saved.find_checkpoint()
     if saved.kind is Kind.CHECKPOINT:
-        return first, read_file(first), None
+        return first, read_tensors(first), None
     problem = ""
     for candidate in dict.fromkeys([first, *saved.checkpoints.numbered()]):
         try:
-            file = read_file(candidate)
+            contents = read_tensors(candidate)
         except CheckpointError as error:
             problem = problem or str(error).rsplit("; ", 1)[0]  # without the advice to use another one
         else:
             warning = f"{problem}; using the newest intact one, {candidate.stem}" if problem else None
-            return candidate, file, warning
+            return candidate, contents, warning
     raise CheckpointError(
         f"no checkpoint in {first.parent} can be read: {problem}; start a new run, or use the finflow that wrote it"
     )
@@ -309,7 +308,7 @@ def _inspect(path: Path) -> Inspection:
     parts = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
     lines = [
         f"{path.name}: intact, SHA-256 verified",
-        f"  format {checkpoint.version}, {path.stat().st_size:,} bytes",
+        f"  format {VERSION}, {path.stat().st_size:,} bytes",
         f"  {counters['phase']} phase, update {counters['update']:,} ({counters['phase_update']:,} of the phase), "
         f"vector step {counters['vector_step']:,}",
         f"  best by validation: {'none yet' if score is None else f'{score:.6g} at update {update}'}",
