@@ -67,7 +67,7 @@ def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
     from finflow.training.data.training_data import prepare
 
     data = prepare(config)
-    return data, SegmentMarket(data.process, data.split.train, config.evaluation)
+    return data, SegmentMarket(data.process, data.split.train, config)
 
 
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
@@ -78,9 +78,7 @@ def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> Non
     with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
         before = answers_so_far(file)
         data, market = _training_market(config)
-        session = AnswerSession(
-            file, make_questions(market, count, config.preferences.judge, config.train.seed), before
-        )
+        session = AnswerSession(file, make_questions(market, count, config.train.seed), before)
         print(f"{server.url} shows {session.line()}; Ctrl-C stops", flush=True)
         if opened:
             open_page(server.url)
@@ -94,7 +92,7 @@ def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> N
 
     data, market = _training_market(config)
     judge = make_judge(name, config.preferences.judge, data.panel.bars_per_year)
-    judged = judge_pairs(market, judge, count or PAIRS, config.preferences.judge, config.train.seed)
+    judged = judge_pairs(market, judge, count or PAIRS, config.train.seed)
     write_pairs(output, judged.pairs)
     print("\n".join([judged.line(), f"pairs: {output}"]))
 

@@ -67,7 +67,7 @@ class PreferenceConfig(ConfigSection):
     paid: Literal["decision", "segment"] = key(
         "decision", "score of each decision, or on-policy their sum at the end of a segment"
     )
-    segment: PositiveInt = key(21, "decisions of a segment of an episode")
+    segment: Int = key(21, "holding periods of a segment: of an episode, and of the pairs of a judge", ge=2)
 
 
 class RewardTermConfig(ConfigSection):

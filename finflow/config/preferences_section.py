@@ -9,7 +9,6 @@ from pydantic import model_validator
 
 from finflow.config.section_types import (
     ConfigSection,
-    Int,
     Names,
     NonNegativeInt,
     Number,
@@ -35,7 +34,6 @@ class JudgeConfig(ConfigSection):
         "strategies whose segments are compared",
     )
     random: NonNegativeInt = key(32, "further strategies that hold random portfolios, random-0 and so on")
-    length: Int = key(21, "holding periods of a segment", ge=2)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -151,29 +151,25 @@ class DrawnPair(NamedTuple):
         return Pair.model_validate({"first": self.segments[0], "second": self.segments[1], "better": better})
 
 
-def draw_pairs(
-    market: SegmentMarket, count: int, config: JudgeConfig, generator: np.random.Generator
-) -> list[DrawnPair]:
+def draw_pairs(market: SegmentMarket, count: int, generator: np.random.Generator) -> list[DrawnPair]:
     """Draw pairs of segments, of two strategies over the same days.
 
-    Raises
-    ------
-    FinflowError
-        If the window is shorter than a segment, or a strategy is unknown.
+    Raises FinflowError if the window is shorter than a segment, or a strategy is unknown.
     """
-    names = list(dict.fromkeys([*config.strategies, *(f"{RANDOM}{number}" for number in range(config.random))]))
+    judge, length = market.config.preferences.judge, market.config.objectives.preference.segment
+    names = list(dict.fromkeys([*judge.strategies, *(f"{RANDOM}{number}" for number in range(judge.random))]))
     steps = len(market.process.decision_bars(market.window))
-    if steps < config.length:
+    if steps < length:
         raise FinflowError(
-            f"the training window has {steps} holding periods, fewer than preferences.judge.length = {config.length}"
+            f"the training window has {steps} holding periods, fewer than objectives.preference.segment = {length}"
         )
     paths = simulate_strategies(market, names)
-    starts = generator.integers(steps - config.length + 1, size=count)
+    starts = generator.integers(steps - length + 1, size=count)
     ones = generator.integers(len(names), size=count)
     others = (ones + generator.integers(1, len(names), size=count)) % len(names)
     drawn = []
     for start, one, other in zip(starts, ones, others, strict=True):
-        first, second = (paths[names[place]].rows(int(start), int(start) + config.length) for place in (one, other))
+        first, second = (paths[names[place]].rows(int(start), int(start) + length) for place in (one, other))
         days = {"start": first.dates[0].astype(object), "end": first.dates[-1].astype(object)}
         segments = Segment(strategy=names[one], **days), Segment(strategy=names[other], **days)
         drawn.append(DrawnPair(segments, (first, second)))
@@ -185,10 +181,10 @@ def pair_generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence([PURPOSE, seed]))
 
 
-def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeConfig, seed: int) -> JudgedPairs:
+def judge_pairs(market: SegmentMarket, judge: Judge, count: int, seed: int) -> JudgedPairs:
     """Draw pairs of segments and a judge's answers to them; errors as of `draw_pairs`."""
     generator = pair_generator(seed)
-    drawn = draw_pairs(market, count, config, generator)
+    drawn = draw_pairs(market, count, generator)
     chances = [judge(*pair.paths) for pair in drawn]
     answers = np.where(generator.random(count) < chances, "first", "second").tolist()
     return JudgedPairs(

@@ -16,19 +16,12 @@ BINS = 10
 
 
 class ModelFigures(NamedTuple):
-    """Agreement of a model with answers.
+    """Agreement of a model with the answers of pairs that are no ties.
 
-    Attributes
-    ----------
-    pairs : int
-        Pairs that are no ties.
-    accuracy : float or None
-        Share of them in which the preferred segment has the higher score; an equal score counts half.
-    attainable : float or None
-        That of the answers that the judge gives more often, where its probabilities are known.
-    ece : float or None
-        Expected calibration error: mean distance of predicted probability and frequency of the answer, over
-        `BINS` bins of equal width of the predicted probability of "first" (Guo et al. 2017).
+    ``accuracy`` is the share of them in which the preferred segment has the higher score (an equal score counts half);
+    ``attainable`` that of the answers that the judge gives more often, where its probabilities are known; ``ece`` the
+    mean distance of predicted probability and frequency of the answer, over `BINS` bins of equal width of the predicted
+    probability of "first" (Guo et al. 2017).
     """
 
     pairs: int
@@ -60,13 +53,7 @@ class ModelFigures(NamedTuple):
 
 
 def figures_of(pairs: PairTensors, rows: Rows, lead: Tensor, mistakes: float = 0.0) -> ModelFigures:
-    """Figures of some pairs from leads (rows,) of the first segments in log odds; ties are left out.
-
-    Parameters
-    ----------
-    mistakes : float
-        Share of reversed answers, by the model.
-    """
+    """Figures of some pairs from leads (rows,) in log odds and the model's share of mistakes; ties are left out."""
     decided = pairs.targets[rows] != 0.5
     columns = (lead, pairs.targets[rows], pairs.chances[rows])
     ahead, answers, chances = (column[decided].double().numpy() for column in columns)
@@ -88,15 +75,7 @@ def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigu
 
 
 class LearnedModel(NamedTuple):
-    """A reward model with its report.
-
-    Attributes
-    ----------
-    held_out, later : ModelFigures
-        On pairs drawn at random, and on those of the latest segments.
-    counts : dict
-        Pairs by their use.
-    """
+    """A reward model, its figures on pairs drawn at random and on those of the latest segments, and pairs by use."""
 
     model: RewardModel
     held_out: ModelFigures
@@ -130,10 +109,7 @@ def learn_model(pairs: PairTensors, shape: NetworkShape, seed: int) -> LearnedMo
     share of mistakes from every pair that it did not learn from, which are three times as many: with few pairs these
     two numbers are the main error of predicted probabilities.
 
-    Raises
-    ------
-    FinflowError
-        If there are too few pairs.
+    Raises FinflowError if there are too few pairs.
     """
     split = split_pairs(pairs, seed)
     model = fit_model(pairs, split.fitted, split.calibration, shape, seed)

@@ -49,20 +49,8 @@ def preference_loss(lead: Tensor, targets: Tensor, mistakes: float = 0.0, margin
     Where a share of the answers is turned round, the probability is ``mistakes + (1 - 2 mistakes) sigmoid(...)``: no
     pair weighs more than the log of that share, however clear the model finds it.
 
-    Parameters
-    ----------
-    lead : Tensor, (..., pairs)
-        Log odds of the answer "first".
-    targets : Tensor, (pairs,)
-        1 where the first is better, 0 where the second is, 0.5 for a tie.
-    mistakes : float
-        In 0..0.5.
-    margin : float
-        Lead that the better segment should have, in log odds (SimPO).
-
-    Returns
-    -------
-    Tensor, (..., pairs)
+    ``lead`` (..., pairs) are the log odds of the answer "first"; ``targets`` (pairs,) are 1 where the first is better,
+    0 where the second is, and 0.5 for a tie; ``margin`` is the lead that the better segment should have (SimPO).
     """
     first, second = logsigmoid(lead - margin), logsigmoid(-lead - margin)
     if mistakes > 0.0:
@@ -72,19 +60,12 @@ def preference_loss(lead: Tensor, targets: Tensor, mistakes: float = 0.0, margin
 
 
 class PairSplit(NamedTuple):
-    """Rows of pairs by their use.
+    """Rows of pairs by their use. No segment of the others reaches into the days of the later ones."""
 
-    Attributes
-    ----------
-    fitted, calibration, held_out, later : int64 (n,)
-        Learned from; for early stopping and the temperature; for the report alone, drawn at random, and of the latest
-        segments. No segment of the others reaches into the days of the later ones.
-    """
-
-    fitted: Rows
-    calibration: Rows
-    held_out: Rows
-    later: Rows
+    fitted: Rows  # learned from
+    calibration: Rows  # for early stopping and the temperature
+    held_out: Rows  # for the report alone, drawn at random
+    later: Rows  # and of the latest segments
 
     @property
     def counts(self) -> dict[str, int]:
@@ -95,10 +76,7 @@ class PairSplit(NamedTuple):
 def split_pairs(pairs: PairTensors, seed: int) -> PairSplit:
     """Divide pairs: the latest first, those that overlap with them left out, the rest at random.
 
-    Raises
-    ------
-    FinflowError
-        If a part would be empty.
+    Raises FinflowError if a part would be empty.
     """
     count = len(pairs)
     order = np.argsort(pairs.days[0], kind="stable")
@@ -158,23 +136,9 @@ def train_with_early_stopping(
     size: int,
     generator: torch.Generator,
 ) -> int:
-    """Pass over shuffled pairs in batches until the calibration loss stops falling, and restore the best parameters.
+    """Pass over shuffled pairs in batches of ``size`` until the calibration loss stops falling; the best are restored.
 
-    Parameters
-    ----------
-    step : callable
-        Takes a gradient step on a batch of rows.
-    calibration_loss : callable
-        Loss on the pairs that are kept for early stopping.
-    fitted : int64 (n,)
-        Pairs to learn from.
-    size : int
-        Pairs of a batch.
-
-    Returns
-    -------
-    int
-        Passes until the parameters that are kept; 0 for the initial ones.
+    Returns the number of passes until the parameters that are kept; 0 for the initial ones.
     """
     best, best_epoch, kept = calibration_loss(), 0, copy.deepcopy(module.state_dict())
     for epoch in range(1, EPOCHS + 1):

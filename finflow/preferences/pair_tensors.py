@@ -19,35 +19,17 @@ Rows = NDArray[np.int64]
 
 
 class PairTensors(NamedTuple):
-    """Pairs of segments that a model reads.
+    """Pairs of segments that a model reads; features are those known to the decision that fills at a bar."""
 
-    Attributes
-    ----------
-    assets : Tensor, (bars, assets, F + 1)
-    market : Tensor, (bars, M)
-        Features as known to the decision that fills at a bar.
-    bars : Tensor, (decisions,)
-    decisions : ScoredDecisions, (decisions, ...)
-    offsets : int64 (2, pairs)
-        First decision of the two segments.
-    lengths : int64 (pairs,)
-        Decisions of either.
-    targets : Tensor, (pairs,)
-    chances : Tensor, (pairs,)
-        Of the judge; NaN where unknown.
-    days : datetime64[D] (2, pairs)
-        First day of the earlier, last day of the later segment.
-    """
-
-    assets: Tensor
-    market: Tensor
-    bars: Tensor
-    decisions: ScoredDecisions
-    offsets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    targets: Tensor
-    chances: Tensor
-    days: NDArray[np.datetime64]
+    assets: Tensor  # (bars, assets, F + 1)
+    market: Tensor  # (bars, M)
+    bars: Tensor  # (decisions,)
+    decisions: ScoredDecisions  # (decisions, ...)
+    offsets: NDArray[np.int64]  # (2, pairs), first decision of the two segments
+    lengths: NDArray[np.int64]  # (pairs,), decisions of either
+    targets: Tensor  # (pairs,)
+    chances: Tensor  # (pairs,), of the judge; NaN where unknown
+    days: NDArray[np.datetime64]  # (2, pairs), first day of the earlier, last day of the later segment
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -99,10 +81,8 @@ class PairTensors(NamedTuple):
 def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
     """Look up the segments of pairs.
 
-    Raises
-    ------
-    FinflowError
-        For an unknown strategy, and with the place of the pair for dates outside and segments of different lengths.
+    Raises FinflowError for an unknown strategy, and with the place of the pair for dates outside and segments of
+    different lengths.
     """
     pairs = file.pairs
     segments = [one for pair in pairs for one in (pair.first, pair.second)]

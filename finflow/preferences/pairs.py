@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from finflow.config import EvaluationConfig
+from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
@@ -33,14 +33,9 @@ SETTINGS = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_stri
 
 
 class Segment(BaseModel):
-    """Consecutive holding periods of a strategy that is simulated on the configured market.
+    """Consecutive holding periods of a strategy, which is named or has an import path, on the configured market.
 
-    Attributes
-    ----------
-    strategy : str
-        Name of a strategy, or its import path.
-    start, end : date
-        First and last day on which one of its holding periods ends, as the dates of a backtest's returns.
+    Its holding periods end from ``start`` to ``end``, days as the dates of a backtest's returns.
     """
 
     model_config = SETTINGS
@@ -57,14 +52,7 @@ class Segment(BaseModel):
 
 
 class Pair(BaseModel):
-    """Two segments, and which is better.
-
-    Attributes
-    ----------
-    better : {"first", "second", "tie"}
-    chance : float or None
-        Probability of the answer "first", where it is known: of a synthetic judge.
-    """
+    """Two segments, and which is better; ``chance`` of the answer "first", where it is known: of a synthetic judge."""
 
     model_config = SETTINGS
 
@@ -91,13 +79,7 @@ class Pair(BaseModel):
 
 
 class PairFile(NamedTuple):
-    """Pairs of one or several files.
-
-    Attributes
-    ----------
-    places : tuple of str
-        File and line of each, for messages.
-    """
+    """Pairs of one or several files; ``places`` are the file and line of each, for messages."""
 
     pairs: tuple[Pair, ...]
     places: tuple[str, ...]
@@ -118,17 +100,9 @@ def count_ties(pairs: Sequence[Pair]) -> int:
 
 
 def read_pairs(paths: Sequence[Path]) -> PairFile:
-    """Read pairs of segments.
+    """Read pairs from ``.csv`` files with the columns `COLUMNS`; other files have an object of JSON in every line.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        ``.csv`` files with the columns `COLUMNS`; other files have an object of JSON in every line.
-
-    Raises
-    ------
-    FinflowError
-        For a file that is missing or empty, and for the first line that is no pair, with its number.
+    Raises FinflowError for a file that is missing or empty, and for the first line that is no pair, with its number.
     """
     places: list[str] = []
     pairs: list[Pair] = []
@@ -184,28 +158,14 @@ PERIODS = (1, 5, 21, 63)
 
 @dataclass(frozen=True, eq=False)
 class PortfolioPath:
-    """Holding periods of one strategy, or a segment of them.
+    """Holding periods of one strategy, or a segment of them."""
 
-    Attributes
-    ----------
-    dates : datetime64[D] (steps,)
-        Day at which each holding period ends.
-    returns : float64 (steps,)
-        Simple returns net of costs.
-    turnover : float64 (steps,)
-        Of the trade that opened each period, as a share of wealth.
-    costs : float64 (steps,)
-        Share of wealth paid for it.
-    held, filled : float64 (steps, K)
-        Weights before that trade, as observed, and right after it; cash last.
-    """
-
-    dates: NDArray[np.datetime64]
-    returns: FloatArray
-    turnover: FloatArray
-    costs: FloatArray
-    held: FloatArray
-    filled: FloatArray
+    dates: NDArray[np.datetime64]  # (steps,), day at which each holding period ends
+    returns: FloatArray  # (steps,), simple and net of costs
+    turnover: FloatArray  # (steps,), of the trade that opened each period, as a share of wealth
+    costs: FloatArray  # (steps,), share of wealth paid for it
+    held: FloatArray  # (steps, K), weights before that trade, as observed; cash last
+    filled: FloatArray  # and right after it
 
     def __len__(self) -> int:
         return len(self.dates)
@@ -223,13 +183,7 @@ class PortfolioPath:
 
 
 class RandomPortfolios:
-    """Portfolios of the coverage mixture, drawn anew at every 1st, 5th, 21st or 63rd decision.
-
-    Parameters
-    ----------
-    seed : int
-        Draws the portfolios; its remainder modulo 4 chooses how often.
-    """
+    """Portfolios of the coverage mixture, drawn by a seed anew at every 1st, 5th, 21st or 63rd decision."""
 
     def __init__(self, seed: int) -> None:
         self.name = f"{RANDOM}{seed}"
@@ -246,38 +200,22 @@ class RandomPortfolios:
 
 
 class SegmentMarket(NamedTuple):
-    """Market that segments lie in.
-
-    Attributes
-    ----------
-    window : range
-        Bars that may be learned from: never those of the test window.
-    evaluation : EvaluationConfig
-        Settings of named strategies.
-    """
+    """Market that segments lie in; ``window`` has the bars that may be learned from, never those of the test window."""
 
     process: DecisionProcess
     window: range
-    evaluation: EvaluationConfig
+    config: Config
 
 
 def simulate_strategies(market: SegmentMarket, names: Iterable[str]) -> dict[str, PortfolioPath]:
-    """Backtest strategies over the whole window, each from cash on: name -> path.
+    """Backtest strategies, ``random-N`` or names that a backtest knows, over the whole window: name -> path.
 
-    Parameters
-    ----------
-    names : iterable of str
-        ``random-N``, or names that a backtest knows.
-
-    Raises
-    ------
-    FinflowError
-        If there is no such strategy.
+    Raises FinflowError if there is no such strategy.
     """
     strategies: dict[str, Strategy] = {}
     for name in names:
         found = re.fullmatch(rf"{RANDOM}(0|[1-9][0-9]{{0,8}})", name)
-        strategies[name] = RandomPortfolios(int(found[1])) if found else named_strategy(name, market.evaluation)
+        strategies[name] = RandomPortfolios(int(found[1])) if found else named_strategy(name, market.config.evaluation)
     runs = run_backtests(market.process, market.window, list(strategies.values()))
     return {name: PortfolioPath.of(run) for name, run in zip(strategies, runs, strict=True)}
 
@@ -285,10 +223,7 @@ def simulate_strategies(market: SegmentMarket, names: Iterable[str]) -> dict[str
 def cut(path: PortfolioPath, segment: Segment) -> PortfolioPath:
     """Cut a segment out of the path of its strategy.
 
-    Raises
-    ------
-    FinflowError
-        If its dates lie outside the path, or no holding period ends on them.
+    Raises FinflowError if its dates lie outside the path, or no holding period ends on them.
     """
     start, end = np.datetime64(segment.start), np.datetime64(segment.end)
     dates = f"{segment.start} to {segment.end}"

@@ -84,22 +84,13 @@ class DirectObjective(NamedTuple):
 
     Densities are per free dimension, so that beta means the same for any number of assets. DPO sums the log ratios to
     the reference over a segment; SimPO takes the mean log density of its decisions.
-
-    Attributes
-    ----------
-    method : {"dpo", "simpo"}
-    reference : Tensor, (2, all pairs)
-        Log densities of all segments under the reference.
-    lengths : Tensor, (all pairs,)
-        Decisions of a segment.
-    targets : Tensor, (all pairs,)
     """
 
     method: Method
     config: PolicyLearningConfig
-    reference: Tensor
-    lengths: Tensor
-    targets: Tensor
+    reference: Tensor  # (2, all pairs), log densities of all segments under the reference
+    lengths: Tensor  # (all pairs,), decisions of a segment
+    targets: Tensor  # (all pairs,)
 
     @classmethod
     def of(
@@ -129,15 +120,9 @@ def fit_policy(
 ) -> int:
     """Train a policy in place; the parameters with the least loss on the calibration pairs are kept.
 
-    Returns
-    -------
-    int
-        Passes over the fitted pairs until these parameters.
+    Returns the number of passes over the fitted pairs until these parameters.
 
-    Raises
-    ------
-    FinflowError
-        If a density is no finite number, or no pass predicts the calibration pairs better than the policy as it was.
+    Raises FinflowError if a density is no finite number, or no pass predicts the calibration pairs better than before.
     """
     generator = Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
     optimiser = make_optimiser(policy, objective.config.learning_rate)
@@ -168,27 +153,16 @@ def fit_policy(
 class LearnedPolicy(NamedTuple):
     """Report of a training on pairs; the policy itself was changed in place.
 
-    Attributes
-    ----------
-    method : {"dpo", "simpo"}
-    before, held_out, later : ModelFigures
-        Agreement of the implied log odds with the answers: on the held-out pairs before learning; after it, on these
-        and on the pairs of the latest segments.
-    divergence : float
-        Mean KL of a decision from the reference on the held-out pairs, in nats per free dimension.
-    passes : int
-        Over the pairs, until the parameters that are kept.
-    counts : dict
-        Pairs by their use.
+    Figures are the agreement of the implied log odds with the answers.
     """
 
     method: Method
-    before: ModelFigures
-    held_out: ModelFigures
-    later: ModelFigures
-    divergence: float
-    passes: int
-    counts: dict[str, int]
+    before: ModelFigures  # on the held-out pairs before learning
+    held_out: ModelFigures  # on these after it
+    later: ModelFigures  # on the pairs of the latest segments
+    divergence: float  # mean KL of a held-out decision from the reference, in nats per free dimension
+    passes: int  # over the pairs, until the parameters that are kept
+    counts: dict[str, int]  # pairs by their use
 
     def report(self) -> dict[str, Any]:
         """The numbers as JSON has them."""
@@ -216,17 +190,9 @@ def learn_policy(
     config: PolicyLearningConfig,
     seed: int,
 ) -> LearnedPolicy:
-    """Split pairs, train a policy on them in place, and judge it.
+    """Split pairs, train a policy on them in place, and judge it; ``reference`` is the policy as it was, frozen.
 
-    Parameters
-    ----------
-    reference : ExpertPolicy
-        Frozen; the policy as it is at the beginning.
-
-    Raises
-    ------
-    FinflowError
-        If there are too few pairs, or a density is no finite number.
+    Raises FinflowError if there are too few pairs, or a density is no finite number.
     """
 
     def figures(total: Tensor, rows: Rows) -> ModelFigures:

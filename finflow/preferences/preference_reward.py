@@ -36,18 +36,11 @@ REWARD_STATE = 3  # of an observed portfolio, which a preference is not about
 
 
 class ScoredDecisions(NamedTuple):
-    """A batch of decisions as the model reads them.
+    """A batch of decisions as the model reads them."""
 
-    Attributes
-    ----------
-    held, filled : Tensor, (batch, K)
-        Weights before the trade and right after it.
-    log_return, turnover, cost : Tensor, (batch,)
-    """
-
-    held: Tensor
-    filled: Tensor
-    log_return: Tensor
+    held: Tensor  # (batch, K), weights before the trade
+    filled: Tensor  # and right after it
+    log_return: Tensor  # (batch,)
     turnover: Tensor
     cost: Tensor
 
@@ -117,10 +110,7 @@ KIND = "finflow reward model"
 def save_model(path: Path, model: RewardModel, report: dict[str, Any], features: Sequence[str]) -> None:
     """Write a reward model and its report as one file, atomically; equal models make equal bytes.
 
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
+    Raises OutputError if the file cannot be written.
     """
     state = {
         "kind": KIND,
@@ -136,10 +126,7 @@ def save_model(path: Path, model: RewardModel, report: dict[str, Any], features:
 def load_model(path: Path) -> RewardModel:
     """Read and verify a file written by `save_model`.
 
-    Raises
-    ------
-    CheckpointError
-        If it is missing, damaged, or holds something else.
+    Raises CheckpointError if it is missing, damaged, or holds something else.
     """
     tensors, state = read_tensors(path)
     if state.get("kind") != KIND:
@@ -162,10 +149,7 @@ class PreferenceReward:
     A training learns from it as ``objectives.reward=preference`` with ``objectives.preference.model=FILE``. Several
     models in one sum are rewards of a user's own: ``Desk = PreferenceReward("model.safetensors")``, ``module:Desk``.
 
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, damaged, or holds no reward model of `--mode prefer --learn`.
+    Raises CheckpointError if the file is missing, damaged, or holds no reward model of `--mode prefer --learn`.
     """
 
     horizon = 1
@@ -178,10 +162,7 @@ class PreferenceReward:
     def __call__(self, context: RewardContext) -> Any:
         """Score of each decision, (batch,): the mean of the ensemble.
 
-        Raises
-        ------
-        ConfigError
-            If the market has other features than the model reads.
+        Raises ConfigError if the market has other features than the model reads.
         """
         observation, model = context.observation, self._model
         assets, market = (_tensor(observation[name]) for name in ("assets", "market"))

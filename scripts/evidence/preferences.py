@@ -99,10 +99,9 @@ def learn_known_utility(config: Config) -> dict[str, Any]:
 def learn_of_judge(data: TrainingData) -> tuple[LearnedModel, ModelFigures]:
     """A reward model of 2,000 pairs of the training window, and its figures on further pairs of the same judge."""
     config = data.config
-    market = SegmentMarket(data.process, data.split.train, config.evaluation)
-    settings = config.preferences.judge
-    judge = make_judge("mean-variance", settings, data.panel.bars_per_year)
-    made = judge_pairs(market, judge, PAIRS + FRESH, settings, config.train.seed)
+    market = SegmentMarket(data.process, data.split.train, config)
+    judge = make_judge("mean-variance", config.preferences.judge, data.panel.bars_per_year)
+    made = judge_pairs(market, judge, PAIRS + FRESH, config.train.seed)
     given = PairFile(made.pairs[:PAIRS], ("judge",) * PAIRS)
     learned = learn_model(pair_tensors(market, given), data.shape, config.train.seed)
     others = pair_tensors(market, PairFile(made.pairs[PAIRS:], ("judge",) * FRESH))

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from finflow.config import load_config
-from finflow.config.preferences_section import JudgeConfig
 from finflow.preferences.judged_pairs import DrawnPair, Judge, judge_pairs
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
 from finflow.preferences.pairs import PairFile, PortfolioPath, SegmentMarket
@@ -42,7 +41,7 @@ SMALL: dict[str, object] = {
     "env.episode_length": 20,
     "preferences.judge.strategies": ["equal-weight", "momentum"],
     "preferences.judge.random": 6,
-    "preferences.judge.length": 10,
+    "objectives.preference.segment": 10,
 }
 
 PAGE = partial(page_html, assets=("A", "B", "C"), bars_per_year=252)
@@ -58,9 +57,9 @@ def small_options() -> list[str]:
     return [word for name in keys for word in ("--set", name)]
 
 
-def judged_pairs(market: SegmentMarket, judge: Judge, count: int, settings: JudgeConfig, seed: int = 0) -> PairTensors:
+def judged_pairs(market: SegmentMarket, judge: Judge, count: int, seed: int = 0) -> PairTensors:
     """Pairs of a market with the answers of a judge, as tensors."""
-    made = judge_pairs(market, judge, count, settings, seed)
+    made = judge_pairs(market, judge, count, seed)
     return pair_tensors(market, PairFile(made.pairs, ("here",) * count))
 
 
@@ -83,15 +82,9 @@ def small_data() -> TrainingData:
 
 
 @pytest.fixture(scope="session")
-def judging(small_data: TrainingData) -> JudgeConfig:
-    """The settings of its judges."""
-    return small_data.config.preferences.judge
-
-
-@pytest.fixture(scope="session")
 def small_market(small_data: TrainingData) -> SegmentMarket:
     """Its training window."""
-    return SegmentMarket(small_data.process, small_data.split.train, small_data.config.evaluation)
+    return SegmentMarket(small_data.process, small_data.split.train, small_data.config)
 
 
 @pytest.fixture(scope="session")
@@ -109,6 +102,6 @@ def path_of() -> Callable[..., PortfolioPath]:
 
 
 @pytest.fixture(scope="session")
-def questions(small_market: SegmentMarket, judging: JudgeConfig) -> tuple[DrawnPair, ...]:
+def questions(small_market: SegmentMarket) -> tuple[DrawnPair, ...]:
     """Six questions of the small market, of both sides."""
-    return make_questions(small_market, 6, judging, seed=0)
+    return make_questions(small_market, 6, seed=0)

@@ -36,10 +36,10 @@ QUICK = {"learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")
-def pairs(small_data: TrainingData, small_market: SegmentMarket) -> PairTensors:
+def pairs(small_market: SegmentMarket) -> PairTensors:
     """Answers of a judge who prefers what holds more cash."""
     judge = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))
-    return judged_pairs(small_market, judge, 300, small_data.config.preferences.judge)
+    return judged_pairs(small_market, judge, 300)
 
 
 @pytest.fixture(scope="module")

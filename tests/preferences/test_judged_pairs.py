@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import run_backtests
 from finflow.preferences.judged_pairs import (
@@ -70,9 +69,9 @@ def test_the_first_rule_that_tells_segments_apart_decides(path_of: MakePath) -> 
     assert [judge(*pair) for pair in pairs] == [0.0, 1.0, 0.0, 0.5]
 
 
-def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: SegmentMarket, judging: JudgeConfig) -> None:
+def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: SegmentMarket) -> None:
     judge = synthetic_judge(log_growth)
-    made = judge_pairs(small_market, judge, 60, judging, seed=3)
+    made = judge_pairs(small_market, judge, 60, seed=3)
     paths = simulate_strategies(
         small_market, {one.strategy for pair in made.pairs for one in (pair.first, pair.second)}
     )
@@ -81,12 +80,12 @@ def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: Segmen
         assert len(first) == len(second) == 10
         assert (first.dates == second.dates).all()
         assert pair.better == ("first" if log_growth(first) > log_growth(second) else "second")
-    assert judge_pairs(small_market, judge, 60, judging, seed=3).pairs == made.pairs
+    assert judge_pairs(small_market, judge, 60, seed=3).pairs == made.pairs
 
 
-def test_mistakes_are_as_frequent_as_asked_for(small_market: SegmentMarket, judging: JudgeConfig) -> None:
+def test_mistakes_are_as_frequent_as_asked_for(small_market: SegmentMarket) -> None:
     judge = synthetic_judge(log_growth, mistakes=0.2)
-    made = judge_pairs(small_market, judge, 2000, judging, seed=0)
+    made = judge_pairs(small_market, judge, 2000, seed=0)
     wrong = [(pair.better == "first") != (pair.chance == 0.8) for pair in made.pairs]
     assert made.attainable == pytest.approx(0.8)
     assert np.mean(wrong) == pytest.approx(0.2, abs=0.03)
@@ -111,7 +110,7 @@ def test_dates_outside_the_training_window_and_unknown_strategies_are_refused(sm
 def test_a_path_is_that_of_the_backtest(small_market: SegmentMarket) -> None:
     path = simulate_strategies(small_market, ["momentum"])["momentum"]
     (run,) = run_backtests(
-        small_market.process, small_market.window, [named_strategy("momentum", small_market.evaluation)]
+        small_market.process, small_market.window, [named_strategy("momentum", small_market.config.evaluation)]
     )
     assert (path.returns == run.returns).all()
     assert (path.held[1:] == run.weights[:-1]).all()

@@ -32,14 +32,14 @@ from tests.commands import refusal
 from tests.preferences.conftest import judged_pairs, small_options
 
 
-def tensors(market: SegmentMarket, judging: JudgeConfig, count: int, seed: int) -> PairTensors:
-    settings = judging.model_copy(update={"mistakes": 0.1})
-    return judged_pairs(market, make_judge("mean-variance", settings, 252), count, settings, seed)
+def tensors(market: SegmentMarket, count: int, seed: int) -> PairTensors:
+    settings = JudgeConfig(mistakes=0.1)
+    return judged_pairs(market, make_judge("mean-variance", settings, 252), count, seed)
 
 
 @pytest.fixture(scope="module")
-def pairs(small_market: SegmentMarket, judging: JudgeConfig) -> PairTensors:
-    return tensors(small_market, judging, 600, seed=0)
+def pairs(small_market: SegmentMarket) -> PairTensors:
+    return tensors(small_market, 600, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,8 @@ def rewarded(reward: PreferenceReward, small_data: TrainingData) -> DecisionProc
     return with_reward(small_data.process, RewardSum([RewardTerm("desk:Desk", reward)]))
 
 
-def test_a_known_utility_is_learned(learned: LearnedModel, small_market: SegmentMarket, judging: JudgeConfig) -> None:
-    fresh = tensors(small_market, judging, 1000, seed=77)
+def test_a_known_utility_is_learned(learned: LearnedModel, small_market: SegmentMarket) -> None:
+    fresh = tensors(small_market, 1000, seed=77)
     found = judge_model(fresh, learned.model, np.arange(1000))
     assert found.attainable == pytest.approx(0.9)
     assert found.accuracy is not None

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import OutputError
 from finflow.files import file_in_use
 from finflow.preferences.judged_pairs import DrawnPair, judge_pairs, make_judge
@@ -71,10 +70,12 @@ def client(tmp_path: Path, questions: Questions) -> Iterator[Client]:
 
 
 def test_questions_are_the_pairs_of_the_judges_with_a_drawn_side(
-    small_market: SegmentMarket, judging: JudgeConfig, questions: Questions
+    small_market: SegmentMarket, questions: Questions
 ) -> None:
-    judged = judge_pairs(small_market, make_judge("calmar", judging, 252), 2000, judging, seed=0).pairs
-    many = make_questions(small_market, 400, judging, seed=0)
+    judged = judge_pairs(
+        small_market, make_judge("calmar", small_market.config.preferences.judge, 252), 2000, seed=0
+    ).pairs
+    many = make_questions(small_market, 400, seed=0)
     pairs = list(dict.fromkeys(frozenset((pair.first, pair.second)) for pair in judged))
     assert [frozenset(question.segments) for question in many] == pairs[:400]
     assert [(one.segments, one.turned) for one in many[:6]] == [(one.segments, one.turned) for one in questions]

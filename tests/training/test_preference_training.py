@@ -43,9 +43,8 @@ def models(few_epochs: None, tmp_path_factory: pytest.TempPathFactory) -> list[P
     folder = tmp_path_factory.mktemp("models")
     config = tiny_in(folder)(**JUDGED)
     data = prepare(config)
-    market = SegmentMarket(data.process, data.split.train, config.evaluation)
-    settings = config.preferences.judge
-    made = judge_pairs(market, make_judge("log-growth", settings, 252), 60, settings, seed=0)
+    market = SegmentMarket(data.process, data.split.train, config)
+    made = judge_pairs(market, make_judge("log-growth", config.preferences.judge, 252), 60, seed=0)
     pairs = pair_tensors(market, PairFile(made.pairs, ("here",) * 60))
     files = [folder / f"model-{seed}.safetensors" for seed in range(2)]
     for seed, file in enumerate(files):

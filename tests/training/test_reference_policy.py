@@ -266,9 +266,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     trainer.train_iql()
     trainer._begin().checkpoint()
     data = prepare(config)
-    market = SegmentMarket(data.process, data.split.train, config.evaluation)
+    market = SegmentMarket(data.process, data.split.train, config)
     judge = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
-    made = judge_pairs(market, judge, 150, config.preferences.judge, seed=0)
+    made = judge_pairs(market, judge, 150, seed=0)
     write_pairs(folder / "pairs.jsonl", made.pairs)
     return Trained(latest(trainer), folder / "pairs.jsonl")
 

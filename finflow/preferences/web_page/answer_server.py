@@ -61,13 +61,7 @@ class AnswerServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def serve(self, session: AnswerSession, page: Callable[..., str]) -> None:
-        """Serve a session until Ctrl-C; an answer that is being written then is finished.
-
-        Parameters
-        ----------
-        page : callable
-            As `page_html`, of the assets of the session.
-        """
+        """Serve a session until Ctrl-C, on pages of `page_html`; an answer that is being written then is finished."""
         self.session, self.page = session, page
         with suppress(KeyboardInterrupt):
             self.serve_forever(poll_interval=0.2)

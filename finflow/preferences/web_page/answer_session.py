@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import FinflowError, OutputError
 from finflow.evaluation.page.drawing import (
     AREA_COLOURS,
@@ -40,14 +39,14 @@ if TYPE_CHECKING:
 PURPOSE = 94  # of the generator that draws sides
 
 
-def make_questions(market: SegmentMarket, count: int, config: JudgeConfig, seed: int) -> tuple[DrawnPair, ...]:
+def make_questions(market: SegmentMarket, count: int, seed: int) -> tuple[DrawnPair, ...]:
     """Draw questions: the first of the pairs that a judge is given by the same seed, none of them twice.
 
     At least `PAIRS` pairs are drawn, so that a larger number of questions goes on after those of a smaller one. There
     are fewer than ``count`` where the market has not as many pairs. Errors as of `draw_pairs`.
     """
     different: dict[frozenset[Segment], DrawnPair] = {}
-    for pair in draw_pairs(market, max(count, PAIRS), config, pair_generator(seed)):
+    for pair in draw_pairs(market, max(count, PAIRS), pair_generator(seed)):
         different.setdefault(frozenset(pair.segments), pair)
     kept = list(different.values())[:count]
     turned = np.random.default_rng(np.random.SeedSequence([PURPOSE, seed])).random(len(kept)) < 0.5
@@ -62,14 +61,8 @@ class AnswerSession:
     """Questions, and the file that their answers are added to at once.
 
     A question is answered when the file has its pair, so that a session goes on where the file ends. Skipped questions
-    are not in the file, and are asked again in the next session. Threads may share a session.
-
-    Parameters
-    ----------
-    file : Path
-        Lines of JSON; made by the first answer.
-    before : sequence of Pair
-        Answers that the file has, from `answers_so_far`.
+    are not in the file, and are asked again in the next session. Threads may share a session. The file has lines of
+    JSON, and is made by the first answer; the answers ``before`` are those that `answers_so_far` finds in it.
     """
 
     def __init__(self, file: Path, questions: Sequence[DrawnPair], before: Sequence[Pair]) -> None:
@@ -107,19 +100,10 @@ class AnswerSession:
         return f"{len(self.questions):,} pairs{answered}; answers are added to {self.file}"
 
     def act(self, number: int | None, act: Choice | Literal["skip", "undo"]) -> None:
-        """Answer a question in the file, skip it until the next session, or take back what was done last.
+        """Answer the question that a person saw, skip it until the next session, or take back what was done last.
 
-        Parameters
-        ----------
-        number : int or None
-            The question that the person saw.
-
-        Raises
-        ------
-        StaleQuestionError
-            If another question is asked now.
-        OutputError
-            If the file cannot be written; nothing has changed then.
+        Raises StaleQuestionError if another question is asked now; OutputError if the file cannot be written: nothing
+        has changed then.
         """
         with self._lock:
             if number != self.current:
@@ -152,10 +136,7 @@ class AnswerSession:
 def answers_so_far(file: Path) -> tuple[Pair, ...]:
     """Answers in a file that a session goes on with; none where it does not exist or is empty.
 
-    Raises
-    ------
-    FinflowError
-        If it is named as a CSV file, or a line of it is no pair.
+    Raises FinflowError if it is named as a CSV file, or a line of it is no pair.
     """
     if file.suffix.lower() == ".csv":
         raise FinflowError(f"answers are added to files of JSON lines, not to {file}: name one that ends with .jsonl")
@@ -186,14 +167,8 @@ def page_html(
 ) -> str:
     """HTML of the question that is asked: the part of the page that changes with every answer, or the whole page.
 
-    Parameters
-    ----------
-    template : str
-        ``pair_page.html.j2`` for the whole page.
-    assets : sequence of str
-        Names of the assets, cash left out.
-    facts
-        ``token`` that answers carry, and ``nonce`` of the style and script of the whole page.
+    ``pair_page.html.j2`` is the template of the whole page, whose facts are the ``token`` that answers carry, and the
+    ``nonce`` of its style and script. ``assets`` leave cash out.
     """
     number = session.current
     panels: list[dict[str, object]] = []

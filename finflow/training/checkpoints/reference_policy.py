@@ -133,7 +133,7 @@ def learn_preferences(
 
     Raises FinflowError if a pair cannot be used, there are too few, or nothing is learned from them.
     """
-    tensors = pair_tensors(SegmentMarket(data.process, data.split.train, data.config.evaluation), pairs)
+    tensors = pair_tensors(SegmentMarket(data.process, data.split.train, data.config), pairs)
     device = torch.device("cpu")  # where the pairs are
     policy = policy_of(checkpoint, device)
     if policy.blend is not None and float(policy.blend.confidence) == 0.0:
