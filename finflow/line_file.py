@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from finflow.errors import FinflowError, OutputError
-from finflow.files import alone, exclusively, flush_folder, reason
+from finflow.files import exclusively, flush_folder, lock_file, reason
 from finflow.json_text import parse_json
 
 LOCK = ".state.lock"  # beside a hashed log, held while a line is written
@@ -38,7 +38,8 @@ def append_line(path: Path, line: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b", buffering=0) as stream, alone(stream.fileno()):
+        with path.open("a+b", buffering=0) as stream:
+            lock_file(stream)
             end = stream.seek(0, os.SEEK_END)
             whole = end == 0
             if not whole:

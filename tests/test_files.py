@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from finflow.errors import OutputError
-from finflow.files import check_writable, file_in_use, write_atomically, write_together
+from finflow.files import check_writable, in_use, write_atomically, write_together
 from finflow.line_file import append_line
 
 
@@ -121,9 +121,9 @@ def test_a_full_disk_leaves_the_lines_before(tmp_path: Path, monkeypatch: pytest
 def test_a_file_has_one_user_at_a_time_and_its_lock_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "lines"
     with (
-        file_in_use(path, "writing to"),
+        in_use(path, "writing to"),
         pytest.raises(OutputError, match=f"another process is writing to {path}; wait for it"),
-        file_in_use(path, "writing to"),
+        in_use(path, "writing to"),
     ):
         pass
     assert os.listdir(tmp_path) == []

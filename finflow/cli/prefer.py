@@ -71,11 +71,11 @@ def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
 
 
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
-    from finflow.files import file_in_use
+    from finflow.files import in_use
     from finflow.preferences.web_page.answer_server import AnswerServer
     from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions, page_html
 
-    with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
+    with in_use(file, "adding answers to"), AnswerServer(port) as server:
         before = answers_so_far(file)
         data, market = _training_market(config)
         session = AnswerSession(file, make_questions(market, count, config.train.seed), before)

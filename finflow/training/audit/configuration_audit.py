@@ -29,7 +29,7 @@ from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles
 from finflow.training.audit.look_ahead import Finding, Probe, audit, joined, unprimed, verdict_of
 from finflow.training.audit.shocked_panels import CUT, REPEAT, SHOCKS
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import choose_device
 from finflow.training.judging.agent_strategy import AgentStrategy
 
@@ -72,7 +72,7 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
         make()  # a name that is not known is the user's mistake, not a finding
     if agent is not None:
         device = choose_device(config.train.device)
-        policy = policy_of(read_checkpoint(agent), device)
+        policy = read_checkpoint(agent).agent.policy(device)
         policy.eval()
         own["agent"] = lambda: AgentStrategy(policy, device, acting=config.acting)
     components = [*subjects.of_market(), *subjects.of_decisions(named | own)]

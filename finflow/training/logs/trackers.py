@@ -123,16 +123,11 @@ def check_tracker(config: Config) -> None:
             ) from None
 
 
-def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) -> Tracker | None:
-    """Begin or resume the configured tracker of a run folder; None with TensorBoard alone.
+class WandbRun:
+    """A run of Weights & Biases; a failure of the service ends the tracking, and never the training.
 
     Raises OutputError if the run cannot begin.
     """
-    return WandbRun(config, folder, report) if config.output.log_with == "wandb" else None
-
-
-class WandbRun:
-    """A run of Weights & Biases; a failure of the service ends the tracking, and never the training."""
 
     def __init__(self, config: Config, folder: Path, report: Callable[[str], None]) -> None:
         self._report = report
