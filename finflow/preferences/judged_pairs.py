@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config.preferences_section import RULE, JudgeConfig
+from finflow.config.evaluation_sections import RULE, JudgeConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.statistics.metrics import max_drawdown
 from finflow.preferences.pairs import (

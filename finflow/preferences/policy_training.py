@@ -17,7 +17,7 @@ from finflow.agent.batch import States
 from finflow.agent.gradient_steps import gradient_step, make_optimiser
 from finflow.agent.networks.distributions import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config.preferences_section import PolicyLearningConfig
+from finflow.config.evaluation_sections import PolicyLearningConfig
 from finflow.env.coverage import smooth
 from finflow.errors import FinflowError
 from finflow.offline.collection import AIM_SMOOTHING

@@ -13,7 +13,7 @@ import torch
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import FrozenPolicy
-from finflow.config.preferences_section import PolicyLearningConfig
+from finflow.config.evaluation_sections import PolicyLearningConfig
 from finflow.errors import FinflowError
 from finflow.preferences.judged_pairs import synthetic_judge
 from finflow.preferences.model_training import preference_loss

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from finflow.cli import main
-from finflow.config.preferences_section import JudgeConfig
+from finflow.config.evaluation_sections import JudgeConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, with_reward
 from finflow.errors import CheckpointError, FinflowError

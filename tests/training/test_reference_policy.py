@@ -14,7 +14,7 @@ from finflow.agent.networks.distributions import log_portfolio
 from finflow.agent.networks.policy_ensemble import FrozenPolicy, PolicyEnsemble
 from finflow.cli import main
 from finflow.config import dump_config
-from finflow.config.online_section import OnlineConfig
+from finflow.config.learning_sections import OnlineConfig
 from finflow.errors import CheckpointError
 from finflow.preferences.judged_pairs import judge_pairs, synthetic_judge
 from finflow.preferences.pairs import SegmentMarket, write_pairs

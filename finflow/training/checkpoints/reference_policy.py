@@ -28,8 +28,8 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import FrozenPolicy, PolicyEnsemble
 from finflow.agent.on_policy.on_policy_losses import ProportionalKL
 from finflow.config import Config
-from finflow.config.online_section import OnlineConfig
-from finflow.config.preferences_section import PolicyLearningConfig
+from finflow.config.evaluation_sections import PolicyLearningConfig
+from finflow.config.learning_sections import OnlineConfig
 from finflow.errors import CheckpointError
 from finflow.files import read_input
 from finflow.guard.checkpoint_folder import MODELS, PRETRAINED as HANDED_OVER, CheckpointFolder
