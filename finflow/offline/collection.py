@@ -20,7 +20,6 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.reward_queue import queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
-from finflow.offline.data_card import data_card
 from finflow.offline.dataset import (
     COLUMNS,
     COVERAGE,
@@ -29,6 +28,7 @@ from finflow.offline.dataset import (
     OfflineDataset,
     Recorder,
     Rows,
+    data_card,
     join_rows,
 )
 from finflow.offline.imported_decisions import price_decisions, read_decisions

@@ -104,7 +104,7 @@ def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
     return synthetic_judge(utilities[name], config.mistakes)
 
 
-PURPOSE = 92  # of the generator that draws segments and answers
+PURPOSE, SIDES = 92, 94  # of the generators that draw segments and answers, and the sides of a page
 PAIRS = 2000
 """Pairs that a judge compares where no number is given."""
 
@@ -173,3 +173,17 @@ def judge_pairs(market: SegmentMarket, judge: Judge, count: int, seed: int) -> P
         for pair, answer, chance in zip(drawn, answers, chances, strict=True)
     ]
     return PairFile(tuple(pairs), ("the judge",) * count)
+
+
+def make_questions(market: SegmentMarket, count: int, seed: int) -> tuple[DrawnPair, ...]:
+    """Draw questions: the first of the pairs that a judge is given by the same seed, none of them twice.
+
+    At least `PAIRS` pairs are drawn, so that a larger number of questions goes on after those of a smaller one. There
+    are fewer than ``count`` where the market has not as many pairs. Errors as of `draw_pairs`.
+    """
+    different: dict[frozenset[Segment], DrawnPair] = {}
+    for pair in draw_pairs(market, max(count, PAIRS), pair_generator(seed)):
+        different.setdefault(frozenset(pair.segments), pair)
+    kept = list(different.values())[:count]
+    turned = np.random.default_rng(np.random.SeedSequence([SIDES, seed])).random(len(kept)) < 0.5
+    return tuple(pair._replace(turned=bool(side)) for pair, side in zip(kept, turned, strict=True))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,10 +120,8 @@ def fit_model(pairs: PairTensors, fitted: Rows, calibration: Rows, shape: Networ
         torch.autograd.backward(loss.mean(dim=1).sum())
         optimiser.step()
 
-    def calibration_loss() -> float:
-        return negative_log_likelihood(pairs, model, calibration)
-
-    train_with_early_stopping(model, step, calibration_loss, fitted, BATCH, generator)
+    reached = partial(negative_log_likelihood, pairs, model, calibration)
+    train_with_early_stopping(model, step, reached, fitted, BATCH, generator)
     calibrate(pairs, model, calibration)
     return model.eval()
 

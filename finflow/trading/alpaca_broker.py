@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from finflow.config import AlpacaConfig
@@ -26,6 +26,7 @@ from finflow.trading.account_state import DECISION, Fill, Holdings, last_decisio
 if TYPE_CHECKING:
     from alpaca.common.exceptions import APIError
     from alpaca.trading.client import TradingClient
+    from alpaca.trading.models import Order
 
 KEY, SECRET = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
 LIVE_HOST = "api.alpaca.markets"
@@ -48,23 +49,6 @@ class OrderRefused(BrokerError):
 
 class BrokerNotReady(BrokerError):
     """A broker that gives no answer, or an account that nothing can be decided on at present."""
-
-
-class MarketOrder(NamedTuple):
-    """An order at the next price, negative shares are sold; one of the same id is the same order."""
-
-    client_id: str
-    ticker: str
-    shares: float
-
-
-class OrderStatus(NamedTuple):
-    """Status of an order: shares that changed hands so far, negative where sold, and their mean price in money."""
-
-    order: MarketOrder
-    is_open: bool
-    filled: float
-    price: float | None
 
 
 def open_alpaca(
@@ -149,54 +133,54 @@ class AlpacaBroker:
         clock = self._ask(self._client.get_clock)
         return clock.timestamp.astimezone(EXCHANGE).date(), bool(clock.is_open)
 
-    def status(self, client_id: str) -> OrderStatus | None:
-        """Status of an order; None for an id that Alpaca does not know."""
-        found: OrderStatus | None = self._ask(partial(self._find, client_id))
+    def status(self, client_id: str) -> Order | None:
+        """The order of an id; None where Alpaca does not know it."""
+        found: Order | None = self._ask(partial(self._find, client_id))
         return found
 
-    def submit(self, order: MarketOrder) -> OrderStatus:
-        """Place an order, once.
+    def submit(self, client_id: str, ticker: str, shares: float) -> Order:
+        """Place an order at the next price, once; negative shares are sold, and one of the same id is the same order.
 
         Raises OrderRefused if Alpaca refuses it; BrokerNotReady if no answer comes; the order may be placed, and the
         same call finds out.
         """
-        what = f"the order of {order.shares:+,g} {order.ticker}"
-        known: OrderStatus = self._ask(partial(self._place, order, what), what)
-        if (known.order.ticker, known.order.shares) != (symbol_of(order.ticker), order.shares):
+        what = f"the order of {shares:+,g} {ticker}"
+        known: Order = self._ask(partial(self._place, client_id, ticker, shares, what), what)
+        if (known.symbol, signed(known, known.qty)) != (symbol_of(ticker), shares):
             raise BrokerError(
-                f"{self.name} has {known.order.shares:+,g} {known.order.ticker} under the id {order.client_id}, and "
-                f"the decision says {order.shares:+,g} {order.ticker}: the order that is there stays, and no other"
+                f"{self.name} has {signed(known, known.qty):+,g} {known.symbol} under the id {client_id}, and the "
+                f"decision says {shares:+,g} {ticker}: the order that is there stays, and no other"
             )
         return known
 
-    def _find(self, client_id: str) -> OrderStatus | None:
+    def _find(self, client_id: str) -> Any:
         from alpaca.common.exceptions import APIError
 
         try:
-            return _read(self._client.get_order_by_client_id(client_id))
+            return self._client.get_order_by_client_id(client_id)
         except APIError as error:
             if error.status_code == 404:
                 return None
             raise
 
-    def _place(self, order: MarketOrder, what: str) -> OrderStatus:
+    def _place(self, client_id: str, ticker: str, shares: float, what: str) -> Any:
         from alpaca.common.exceptions import APIError
         from alpaca.trading.enums import OrderSide, TimeInForce
         from alpaca.trading.requests import MarketOrderRequest
 
-        known = self._find(order.client_id)
+        known = self._find(client_id)
         if known is not None:
             return known
-        whole = float(order.shares).is_integer()  # a part of a share trades in day orders alone
+        whole = float(shares).is_integer()  # a part of a share trades in day orders alone
         request = MarketOrderRequest(
-            symbol=symbol_of(order.ticker),
-            qty=abs(order.shares),
-            side=OrderSide.BUY if order.shares > 0.0 else OrderSide.SELL,
+            symbol=symbol_of(ticker),
+            qty=abs(shares),
+            side=OrderSide.BUY if shares > 0.0 else OrderSide.SELL,
             time_in_force=TimeInForce(self._settings.time_in_force if whole else "day"),
-            client_order_id=order.client_id,
+            client_order_id=client_id,
         )
         try:
-            return _read(self._client.submit_order(request))
+            return self._client.submit_order(request)
         except APIError as error:
             if error.status_code == 401 or not _is_final(error):
                 raise
@@ -241,12 +225,14 @@ def symbol_of(ticker: str) -> str:
     return ticker.replace("-", ".")
 
 
-def _read(answer: Any) -> OrderStatus:
-    sign = -1.0 if answer.side is not None and answer.side.value == "sell" else 1.0
-    filled = sign * float(answer.filled_qty or 0.0)
-    order = MarketOrder(answer.client_order_id, str(answer.symbol), sign * float(answer.qty or 0.0))
-    price = float(answer.filled_avg_price) if answer.filled_avg_price is not None and filled else None
-    return OrderStatus(order, answer.status.value not in _ENDED, filled, price)
+def signed(order: Order, count: str | float | None) -> float:
+    """A number of shares of an order, negative where they are sold."""
+    return float(count or 0.0) * (-1.0 if order.side is not None and order.side.value == "sell" else 1.0)
+
+
+def is_open(order: Order) -> bool:
+    """True for an order that may change hands yet."""
+    return order.status.value not in _ENDED
 
 
 def _is_final(error: APIError) -> bool:
@@ -288,7 +274,7 @@ class OrderRouting:
         else:
             for ticker, shares in sorted(entry["orders"].items(), key=lambda order: (order[1] > 0.0, order[0])):
                 try:
-                    self.broker.submit(MarketOrder(client_id(entry, ticker), ticker, shares))
+                    self.broker.submit(client_id(entry, ticker), ticker, shares)
                 except OrderRefused as error:
                     refused[ticker] = str(error)
             log.append({**line, "refused": refused})
@@ -320,16 +306,17 @@ class OrderRouting:
         """Fills of a decision; Alpaca takes no commission, and fees of the exchanges leave the cash later."""
         fills = []
         for ticker in sorted(before["orders"]):
-            status = self.broker.status(client_id(before, ticker))
-            if status is None:  # refused, or never placed
+            order = self.broker.status(client_id(before, ticker))
+            if order is None:  # refused, or never placed
                 continue
-            if status.is_open:
+            if is_open(order):
                 raise BrokerNotReady(
-                    f"the order of {status.order.shares:+,g} {ticker} of {before['date']} is open at "
+                    f"the order of {signed(order, order.qty):+,g} {ticker} of {before['date']} is open at "
                     f"{self.broker.name}: wait for its end, or cancel it there"
                 )
-            if status.filled and status.price is not None:
-                fills.append(Fill(ticker, status.filled, status.price))
+            filled = signed(order, order.filled_qty)
+            if filled and order.filled_avg_price is not None:
+                fills.append(Fill(ticker, filled, float(order.filled_avg_price)))
         return fills
 
     def _is_own(self, entry: Mapping[str, Any]) -> bool:

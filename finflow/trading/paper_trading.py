@@ -12,9 +12,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -89,7 +89,8 @@ def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[
                 continue
             if not request.follow:
                 return outcome
-            say(f"{trading.newest}: value {outcome.numbers.value:,.2f}, net {outcome.numbers.total_return:+.2%}")
+            numbers = outcome.numbers
+            say(f"{numbers.date}: value {numbers.value:,.2f}, net {numbers.total_return:+.2%}")
             panel = trading.next_prices(clock)
 
 
@@ -123,10 +124,6 @@ class _Trading:
                 "broker: leave the changes out, or begin another account with --from"
             )
 
-    @property
-    def newest(self) -> str:
-        return str(self.lines[-1]["date"])
-
     def _mark(self) -> str:
         """Hash of the agent, and of the settings that decide what an account does."""
         env = self.agents.config.env.model_dump(mode="json")
@@ -137,7 +134,7 @@ class _Trading:
 
     def next_prices(self, clock: Clock) -> MarketPanel:
         """Wait until the prices have a bar after the last evening."""
-        last, calendar = dt.date.fromisoformat(self.newest), None
+        last, calendar = dt.date.fromisoformat(self.lines[-1]["date"]), None
         while True:
             panel = load_prices(self.agents.config, fresh=True)
             if panel.dates[-1].astype(dt.date) > last:
@@ -172,7 +169,8 @@ class _Trading:
 
         At a broker it is that of the newest bar alone: the prices of bars that passed without a decision are gone.
         """
-        last = DailyAccount.read(self.lines[-1]) if self.lines else None
+        names = [field.name for field in fields(DailyAccount)]
+        last = DailyAccount(*(self.lines[-1][name] for name in names)) if self.lines else None
         if self.routing is None:
             process = market_until(panel, self.agents).process
             yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
@@ -209,11 +207,6 @@ class DailyAccount:
     simple_return: float | None  # net return of the holding period that ended at the bar; None at the first
     cost: float
     turnover: float
-
-    @classmethod
-    def read(cls, entry: Mapping[str, Any]) -> Self:
-        """An evening from its line of the log."""
-        return cls(**{name: entry[name] for name in cls.__dataclass_fields__})
 
 
 def broker_evening(entries: Sequence[Mapping[str, Any]], last: DailyAccount | None) -> DailyAccount:

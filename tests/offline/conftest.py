@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,6 +28,10 @@ SMALL: dict[str, object] = {
     "env.episode_length": 25,
     "train.offline_episodes": 40,
 }
+
+
+Make = Callable[..., Any]
+"""Makes a `Small` with changed keys."""
 
 
 class Small(NamedTuple):
@@ -69,7 +73,7 @@ def assert_priced(world: Small, data: OfflineDataset, rows: range) -> None:
 
 
 @pytest.fixture(scope="session")
-def small_of() -> Callable[..., Small]:
+def small_of() -> Make:
     """``make_small``."""
     return make_small
 
