@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
-from finflow.errors import FinflowError, one_line
+from finflow.errors import FinflowError, one_line, refuse
 from finflow.evaluation.page.section import table_lines
 from finflow.evaluation.statistics import metrics
 from finflow.files import write_together
@@ -188,11 +188,11 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
     except Exception as error:  # damaged bytes make NumPy and zipfile fail in more ways than can be listed
         raise FinflowError(f"{path} is not a complete finflow dataset ({one_line(error)}); {ANEW}") from error
     different = [name for name, value in (expected or {}).items() if found.get(name) != value]
-    if different:
-        raise FinflowError(
-            f"{path} was collected with other {', '.join(different)}; collect it anew with --recollect, or use another "
-            "file"
-        )
+    refuse(
+        different,
+        f"{path} was collected with other {', '.join(different)}; collect it anew with --recollect, or use another "
+        "file",
+    )
     return dataset
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config.evaluation_sections import RULE, JudgeConfig
-from finflow.errors import FinflowError
+from finflow.errors import refuse
 from finflow.evaluation.statistics.metrics import max_drawdown
 from finflow.preferences.pairs import (
     RANDOM,
@@ -140,10 +140,10 @@ def draw_pairs(market: SegmentMarket, count: int, generator: np.random.Generator
     judge, length = market.config.preferences.judge, market.config.objectives.preference.segment
     names = list(dict.fromkeys([*judge.strategies, *(f"{RANDOM}{number}" for number in range(judge.random))]))
     steps = len(market.process.decision_bars(market.window))
-    if steps < length:
-        raise FinflowError(
-            f"the training window has {steps} holding periods, fewer than objectives.preference.segment = {length}"
-        )
+    refuse(
+        steps < length,
+        f"the training window has {steps} holding periods, fewer than objectives.preference.segment = {length}",
+    )
     paths = simulate_strategies(market, names)
     starts = generator.integers(steps - length + 1, size=count)
     ones = generator.integers(len(names), size=count)

@@ -19,7 +19,7 @@ from finflow.config.yaml_text import parse_scalar
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
 from finflow.env.objective import Objective
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, refuse
 from finflow.files import read_text_input
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
@@ -67,8 +67,7 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
         except (ValueError, yaml.YAMLError, RecursionError):
             kind = "JSON" if suffix == ".json" else "YAML"
             raise FinflowError(f"{where} is not {kind}; write a mapping of tickers to shares") from None
-        if not isinstance(content, Mapping):
-            raise FinflowError(f"{where} is not a mapping; write tickers with their shares, and cash")
+        refuse(not isinstance(content, Mapping), f"{where} is not a mapping; write tickers with their shares, and cash")
         rows = [
             (f"key {str(name)[:40]}", {"ticker": str(name), "shares": str(value)}) for name, value in content.items()
         ]
@@ -79,12 +78,11 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
     shares: dict[str, float] = {}
     priced = ((place, {"price": 1.0, **row}) for place, row in rows)
     for place, (ticker, count, *_) in _checked(priced, (*universe, CASH), where):
-        if ticker in shares:
-            raise FinflowError(f"{place}: {ticker} is there twice; add the two up")
-        if ticker != CASH and count < 0.0:
-            raise FinflowError(
-                f"{place}: {count:g} of {ticker}, but accounts are long only; close the position, or leave it out"
-            )
+        refuse(ticker in shares, f"{place}: {ticker} is there twice; add the two up")
+        refuse(
+            ticker != CASH and count < 0.0,
+            f"{place}: {count:g} of {ticker}, but accounts are long only; close the position, or leave it out",
+        )
         shares[ticker] = count
     cash = shares.pop(CASH, None)
     return Holdings({ticker: count for ticker, count in shares.items() if count > 0.0}, cash)
@@ -110,8 +108,7 @@ def _rows(text: str, where: str, *needed: str) -> Iterator[tuple[str, dict[str, 
                 f"{where} has no column {lacking[0]}; its first line must name the columns {','.join(needed)}"
             )
         for row in reader:
-            if None in row:
-                raise FinflowError(f"{where}, line {reader.line_num}: {len(columns)} values are needed")
+            refuse(None in row, f"{where}, line {reader.line_num}: {len(columns)} values are needed")
             values = {name: row[name].strip() for name in (*needed, "cost") if row.get(name)}
             if any(values.values()):
                 yield f"line {reader.line_num}", {name: value for name, value in values.items() if value}
@@ -201,8 +198,7 @@ def account_at(
     panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))
     if before is None:
-        if stated.fills is not None:
-            raise FinflowError("--fills belongs to an earlier decision, and the log has none: leave it out")
+        refuse(stated.fills is not None, "--fills belongs to an earlier decision, and the log has none: leave it out")
         capital = capital if stated.shares is None else 0.0
         cash = capital if stated.cash is None else stated.cash
         return AccountState(_shares(panel, stated.shares or {}), cash, None, None)
@@ -213,10 +209,10 @@ def account_at(
     if stated.shares is not None:
         shares, source = _shares(panel, stated.shares), "holdings"
     if stated.cash is not None:
-        if stated.shares is None and bool((shares > 0.0).any()):
-            raise FinflowError(
-                "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE"
-            )
+        refuse(
+            stated.shares is None and bool((shares > 0.0).any()),
+            "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE",
+        )
         cash, source = stated.cash, "holdings"
     reward_state = path.reward_state(market.process.objective)
     return AccountState(shares, cash, reward_state, path.follow_up(shares, cash, source))
@@ -241,8 +237,10 @@ class _Path:
         self.panel, self.before = panel, before
         account = before["account"]
         self.bar = panel.bars_until(before["date"]) - 1
-        if self.bar < 0 or str(panel.dates[self.bar]) != before["date"]:
-            raise FinflowError(f"the log has a decision of {before['date']}, a day that the prices do not have")
+        refuse(
+            self.bar < 0 or str(panel.dates[self.bar]) != before["date"],
+            f"the log has a decision of {before['date']}, a day that the prices do not have",
+        )
         unknown = [name for name in (*account["shares"], *before["orders"]) if name not in panel.assets]
         if unknown:
             raise FinflowError(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from finflow.config import AlpacaConfig
-from finflow.errors import ConfigError, FinflowError
+from finflow.errors import ConfigError, FinflowError, refuse
 from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
 from finflow.trading.account_state import DECISION, Fill, Holdings, last_decision
@@ -65,8 +65,9 @@ def open_alpaca(
     address = _address(settings)
     variables = os.environ if environ is None else environ
     missing = [name for name in (KEY, SECRET) if not variables.get(name)]
-    if missing:
-        raise ConfigError(f"Alpaca needs the environment variable {' and '.join(missing)}; its site has the keys")
+    refuse(
+        missing, f"Alpaca needs the environment variable {' and '.join(missing)}; its site has the keys", ConfigError
+    )
     try:
         from alpaca.trading.client import TradingClient
     except ImportError:
@@ -74,11 +75,13 @@ def open_alpaca(
             "the broker alpaca needs the package alpaca-py, which is not installed: pip install 'finflow[alpaca]'"
         ) from None
     if settings.live and not confirmed:
-        if not (sys.stdin is not None and sys.stdin.isatty()):
-            raise ConfigError("trading.alpaca.live = true trades with real money: confirm it with --live")
+        refuse(
+            not (sys.stdin is not None and sys.stdin.isatty()),
+            "trading.alpaca.live = true trades with real money: confirm it with --live",
+            ConfigError,
+        )
         answer = input("orders go to the live account at Alpaca, with real money; type live to go on: ")
-        if answer.strip().lower() != "live":
-            raise ConfigError("the live account was not confirmed: nothing was done")
+        refuse(answer.strip().lower() != "live", "the live account was not confirmed: nothing was done", ConfigError)
     keys = variables[KEY], variables[SECRET]
     client = TradingClient(*keys, paper=not settings.live, url_override=address)
     client._retry = 0  # attempts are counted here, where the order is looked up before the next one
@@ -118,8 +121,11 @@ class AlpacaBroker:
         Raises BrokerError if it may not trade.
         """
         account = self._ask(self._client.get_account)
-        if account.trading_blocked or account.account_blocked or account.status.value != "ACTIVE":
-            raise BrokerError(f"{self.name} does not let the account trade: its site says why")
+        refuse(
+            account.trading_blocked or account.account_blocked or account.status.value != "ACTIVE",
+            f"{self.name} does not let the account trade: its site says why",
+            BrokerError,
+        )
         return hashlib.sha256(str(account.id).encode()).hexdigest()[:12]
 
     def positions(self) -> dict[str, float]:
@@ -146,11 +152,12 @@ class AlpacaBroker:
         """
         what = f"the order of {shares:+,g} {ticker}"
         known: Order = self._ask(partial(self._place, client_id, ticker, shares, what), what)
-        if (known.symbol, signed(known, known.qty)) != (symbol_of(ticker), shares):
-            raise BrokerError(
-                f"{self.name} has {signed(known, known.qty):+,g} {known.symbol} under the id {client_id}, and the "
-                f"decision says {shares:+,g} {ticker}: the order that is there stays, and no other"
-            )
+        refuse(
+            (known.symbol, signed(known, known.qty)) != (symbol_of(ticker), shares),
+            f"{self.name} has {signed(known, known.qty):+,g} {known.symbol} under the id {client_id}, and the "
+            f"decision says {shares:+,g} {ticker}: the order that is there stays, and no other",
+            BrokerError,
+        )
         return known
 
     def _find(self, client_id: str) -> Any:
@@ -292,13 +299,17 @@ class OrderRouting:
         names = {one: name for name in panel.assets for one in (symbol_of(name), name)}
         shares: dict[str, float] = {}
         for symbol, count in self.broker.positions().items():
-            if symbol not in names:
-                raise BrokerError(
-                    f"{self.broker.name} holds {symbol}, which the agent does not trade: sell it there, or give the "
-                    "agent an account of its own"
-                )
-            if count < 0.0:
-                raise BrokerError(f"{self.broker.name} is short of {symbol}, and the agent holds no short positions")
+            refuse(
+                symbol not in names,
+                f"{self.broker.name} holds {symbol}, which the agent does not trade: sell it there, or give the "
+                "agent an account of its own",
+                BrokerError,
+            )
+            refuse(
+                count < 0.0,
+                f"{self.broker.name} is short of {symbol}, and the agent holds no short positions",
+                BrokerError,
+            )
             shares[names[symbol]] = count
         return Holdings(shares, self.broker.cash(), fills)
 
@@ -321,11 +332,11 @@ class OrderRouting:
 
     def _is_own(self, entry: Mapping[str, Any]) -> bool:
         mark = entry.get("broker") if entry["kind"] == DECISION else None
-        if mark not in (None, self.mark):
-            raise FinflowError(
-                f"the log belongs to another account than that of {self.broker.name}: use the keys of that one, or "
-                "move state.jsonl away"
-            )
+        refuse(
+            mark not in (None, self.mark),
+            f"the log belongs to another account than that of {self.broker.name}: use the keys of that one, or "
+            "move state.jsonl away",
+        )
         return mark is not None
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.errors import ConfigError, MarketError, first_few
+from finflow.errors import ConfigError, MarketError, first_few, refuse
 from finflow.market.bar_frequency import BARS_PER_YEAR, WEEKLY, bars_per_year
 from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import describe_halts, in_words, split_of
@@ -199,10 +199,11 @@ def check_drift(market: LiveMarket, config: Config, accepted: bool) -> Check:
         f"{name} is {value:+.1f}, {distance:.1f} training deviations outside its range in training ({low:+.1f} to "
         f"{high:+.1f})"
     )
-    if distance > limit and not accepted:
-        raise MarketError(
-            f"{finding}, beyond trading.drift_limit = {limit:g}: check the prices, or go on with --accept-drift"
-        )
+    refuse(
+        distance > limit and not accepted,
+        f"{finding}, beyond trading.drift_limit = {limit:g}: check the prices, or go on with --accept-drift",
+        MarketError,
+    )
     others = f"; {len(outside) - 1} more lie outside, by less" if len(outside) > 1 else ""
     return Check("features", bool(distance <= limit), finding + others)
 

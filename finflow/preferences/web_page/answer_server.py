@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from finflow.errors import FinflowError, OutputError
+from finflow.errors import FinflowError, OutputError, refuse
 from finflow.evaluation.page.drawing import (
     AREA_COLOURS,
     BLUE,
@@ -117,8 +117,11 @@ class AnswerSession:
 
     def _drop(self, line: str) -> None:
         content = read_text_input(self.file, NAME, OutputError)
-        if not content.endswith(f"\n{line}\n") and content != f"{line}\n":
-            raise OutputError(f"{self.file} ends with another line than the one to take back: something else wrote it")
+        refuse(
+            not content.endswith(f"\n{line}\n") and content != f"{line}\n",
+            f"{self.file} ends with another line than the one to take back: something else wrote it",
+            OutputError,
+        )
         write_atomically(self.file, content.removesuffix(f"{line}\n"))
 
     def close(self) -> str:
@@ -133,8 +136,10 @@ def answers_so_far(file: Path) -> tuple[Pair, ...]:
 
     Raises FinflowError if it is named as a CSV file, or a line of it is no pair.
     """
-    if file.suffix.lower() == ".csv":
-        raise FinflowError(f"answers are added to files of JSON lines, not to {file}: name one that ends with .jsonl")
+    refuse(
+        file.suffix.lower() == ".csv",
+        f"answers are added to files of JSON lines, not to {file}: name one that ends with .jsonl",
+    )
     if not file.exists() or (file.is_file() and not file.stat().st_size):
         return ()
     return read_pairs([file]).pairs
