@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
-from finflow.errors import MarketError, refuse
+from finflow.errors import ConfigError, MarketError, refuse
 from finflow.evaluation.page.page_numbers import Answer
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import FeatureRanges, Features, compute_features_and_ranges
