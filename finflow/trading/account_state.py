@@ -102,11 +102,8 @@ def _rows(text: str, where: str, *needed: str) -> Iterator[tuple[str, dict[str, 
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     try:
         columns = reader.fieldnames = [str(name).strip().lower() for name in reader.fieldnames or ()]
-        lacking = [name for name in needed if name not in columns]
-        if lacking:
-            raise FinflowError(
-                f"{where} has no column {lacking[0]}; its first line must name the columns {','.join(needed)}"
-            )
+        lacking = next((name for name in needed if name not in columns), None)
+        refuse(lacking, f"{where} has no column {lacking}; its first line must name the columns {','.join(needed)}")
         for row in reader:
             refuse(None in row, f"{where}, line {reader.line_num}: {len(columns)} values are needed")
             values = {name: row[name].strip() for name in (*needed, "cost") if row.get(name)}
@@ -147,11 +144,11 @@ _SAME = 1e-6  # shares that count as none
 
 @dataclass(frozen=True)
 class AccountState:
-    """An account at the newest bar: shares (assets,), cash in money, and the state of the reward (1, 3), if any."""
+    """An account at the newest bar: shares (assets,), cash in money, and the state of the reward (1, 3)."""
 
     shares: FloatArray
     cash: float
-    reward_state: FloatArray | None
+    reward_state: FloatArray
     follow_up: FollowUp | None
 
 
@@ -161,11 +158,10 @@ def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[st
     Raises FinflowError if the log goes on beyond the date.
     """
     decisions = [entry for entry in entries if entry["kind"] == DECISION]
-    later = [entry["date"] for entry in decisions if entry["date"] > date]
-    if later:
-        raise FinflowError(
-            f"the log has a decision of {max(later)} already: --date {date} is before it; view it with --dry-run"
-        )
+    latest = max((str(entry["date"]) for entry in decisions), default="")
+    refuse(
+        latest > date, f"the log has a decision of {latest} already: --date {date} is before it; view it with --dry-run"
+    )
     before = sorted((entry for entry in decisions if entry["date"] < date), key=lambda entry: str(entry["date"]))
     return before[-1] if before else None
 
@@ -201,7 +197,8 @@ def account_at(
         refuse(stated.fills is not None, "--fills belongs to an earlier decision, and the log has none: leave it out")
         capital = capital if stated.shares is None else 0.0
         cash = capital if stated.cash is None else stated.cash
-        return AccountState(_shares(panel, stated.shares or {}), cash, None, None)
+        state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))
+        return AccountState(_shares(panel, stated.shares or {}), cash, state, None)
     fills = stated.fills if stated.fills is not None else fills_of(entries, before["date"])
     path = _Path(market.process, before, fills)
     source: Source = "fills" if fills is not None else "plan"
@@ -241,12 +238,12 @@ class _Path:
             self.bar < 0 or str(panel.dates[self.bar]) != before["date"],
             f"the log has a decision of {before['date']}, a day that the prices do not have",
         )
-        unknown = [name for name in (*account["shares"], *before["orders"]) if name not in panel.assets]
-        if unknown:
-            raise FinflowError(
-                f"the log holds {unknown[0]}, which is not in the universe any more: move state.jsonl away, and "
-                "name what is held with --holdings"
-            )
+        unknown = next((name for name in (*account["shares"], *before["orders"]) if name not in panel.assets), None)
+        refuse(
+            unknown,
+            f"the log holds {unknown}, which is not in the universe any more: move state.jsonl away, and name what is "
+            "held with --holdings",
+        )
         restated = restatements(panel, [before])
         self.factor = np.array([restated.get(asset, {}).get(before["date"], 1.0) for asset in panel.assets])
         self.start = self._by_asset(account["shares"]) / self.factor

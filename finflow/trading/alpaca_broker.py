@@ -94,15 +94,17 @@ def _address(settings: AlpacaConfig) -> str | None:
     if settings.address is None:
         return None
     parts = ADDRESS.fullmatch(settings.address)
-    if parts is None:
-        raise ConfigError(
-            f"trading.alpaca.address = {settings.address} is not a valid address: it begins with https://, or with "
-            "http:// on this machine (127.0.0.1)"
-        )
-    if parts["host"] == LIVE_HOST and not settings.live:
-        raise ConfigError(
-            f"trading.alpaca.address = {settings.address} is the live account: set trading.alpaca.live = true"
-        )
+    refuse(
+        parts is None,
+        f"trading.alpaca.address = {settings.address} is not a valid address: it begins with https://, or with "
+        "http:// on this machine (127.0.0.1)",
+        ConfigError,
+    )
+    refuse(
+        parts and parts["host"] == LIVE_HOST and not settings.live,
+        f"trading.alpaca.address = {settings.address} is the live account: set trading.alpaca.live = true",
+        ConfigError,
+    )
     return settings.address.rstrip("/")
 
 

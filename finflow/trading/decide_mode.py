@@ -241,9 +241,7 @@ def _write(
 def _entry(
     made: DailyDecision, account: AccountState, market: LiveMarket, digest: str, broker: str | None
 ) -> dict[str, Any]:
-    state, panel = account.reward_state, market.panel
-    if state is None:
-        state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))
+    panel = market.panel
     held = zip(panel.assets, account.shares.tolist(), strict=True)
     prices = zip(panel.assets, panel.share_closes[-1].tolist(), strict=True)
     return {
@@ -256,7 +254,7 @@ def _entry(
         "prices": {name: price for name, price in prices if np.isfinite(price)},
         "cost": made.cost,
         "turnover": made.turnover,
-        "reward_state": state[0].tolist(),
+        "reward_state": account.reward_state[0].tolist(),
         **({} if broker is None else {"broker": broker}),
     }
 

@@ -217,8 +217,6 @@ class DecisionMaking:
             weights = weights / self.process.growth[bar]
             weights = weights / weights.sum(axis=1, keepdims=True)
         state = self.account.reward_state
-        if state is None:
-            state = self.process.objective.initial(weights)
         return PortfolioState(np.array([bar]), weights, np.array([self.value]), state, state)
 
     def decision(self, checks: list[Check]) -> DailyDecision:

@@ -173,8 +173,7 @@ class _Trading:
 
         At a broker it is that of the newest bar alone: the prices of bars that passed without a decision are gone.
         """
-        names = [field.name for field in fields(DailyAccount)]
-        last = DailyAccount(*(self.lines[-1][name] for name in names)) if self.lines else None
+        last = DailyAccount(*(self.lines[-1][field.name] for field in fields(DailyAccount))) if self.lines else None
         if self.routing is None:
             process = market_until(panel, self.agents).process
             yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)

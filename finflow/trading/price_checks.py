@@ -135,17 +135,18 @@ def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, con
     newest = panel.dates[-1].astype(dt.date)
     missed = calendar.sessions(newest, today)
     limit = config.trading.max_age
-    if len(missed) > limit:
-        remedy = {
-            "yfinance": "run it again when Yahoo has them",
-            "csv": "bring market.path up to date",
-            "parquet": "bring market.path up to date",
-        }.get(config.market.source, "train on a source that goes on")
-        sessions = "session has" if len(missed) == 1 else "sessions have"
-        raise MarketError(
-            f"the newest prices are of {newest}, and {len(missed)} {sessions} passed until {today} (trading.max_age = "
-            f"{limit}): {remedy}, or decide as of then with --date {newest}"
-        )
+    remedy = {
+        "yfinance": "run it again when Yahoo has them",
+        "csv": "bring market.path up to date",
+        "parquet": "bring market.path up to date",
+    }.get(config.market.source, "train on a source that goes on")
+    sessions = "session has" if len(missed) == 1 else "sessions have"
+    refuse(
+        len(missed) > limit,
+        f"the newest prices are of {newest}, and {len(missed)} {sessions} passed until {today} (trading.max_age = "
+        f"{limit}): {remedy}, or decide as of then with --date {newest}",
+        MarketError,
+    )
     age = {0: "", 1: ", one session old"}.get(len(missed), f", {len(missed)} sessions old")
     return Check("age", True, f"the newest bar is of {newest}{age}; sessions are those of {calendar.name}")
 

@@ -22,16 +22,10 @@ from finflow.offline.collection import (
 )
 from finflow.offline.dataset import DECISIONS, OfflineDataset, episode_ends, lambda_returns
 from finflow.strategies.behaviour import SETTINGS
-from tests.offline.conftest import Make, assert_priced
+from tests.offline.conftest import Make, assert_priced, assert_same
 
 EPISODES, LENGTH, K = 40, 25, 6
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
-
-
-def assert_equal(left: OfflineDataset, right: OfflineDataset) -> None:
-    for name, column in left.arrays().items():
-        np.testing.assert_array_equal(getattr(right, name), column)
-    assert left.meta == right.meta
 
 
 def by_episode(column: Any) -> Any:
@@ -41,7 +35,7 @@ def by_episode(column: Any) -> Any:
 def test_the_same_seed_collects_the_same_data_and_another_seed_other_data(
     small: Any, small_of: Make, dataset: OfflineDataset
 ) -> None:
-    assert_equal(small.collect(), dataset)
+    assert_same(small.collect(), dataset)
     other = small_of(train__seed=1).collect()
     assert not np.array_equal(other.bar, dataset.bar)
     assert not np.array_equal(other.action, dataset.action)
@@ -108,7 +102,7 @@ def test_every_transition_is_priced_by_the_ledger(small_of: Make, lag: int) -> N
 def test_prices_after_the_training_window_decide_nothing(small: Any, small_of: Make, dataset: OfflineDataset) -> None:
     close, end = small.process.panel.close.copy(), small.window.stop
     close[end:] *= np.random.default_rng(0).uniform(0.5, 2.0, size=close[end:].shape)
-    assert_equal(small_of(replace(small.process.panel, close=close)).collect(), dataset)
+    assert_same(small_of(replace(small.process.panel, close=close)).collect(), dataset)
 
 
 @LAGS

@@ -32,7 +32,7 @@ from finflow.offline.dataset import (
 )
 from finflow.offline.minari_files import export_minari, import_minari, minari_folder
 from finflow.training.data.training_data import prepare
-from tests.offline.conftest import Make
+from tests.offline.conftest import Make, assert_same
 
 
 def expected(world: Any) -> dict[str, str]:
@@ -57,13 +57,7 @@ def refusal(path: Path, wanted: dict[str, str]) -> str:
 
 
 def test_what_is_read_is_what_was_written(stored: Path, small: Any, dataset: OfflineDataset) -> None:
-    loaded = load_dataset(stored, expected(small))
-    for name, column in dataset.arrays().items():
-        read = getattr(loaded, name)
-        assert read.dtype == column.dtype
-        np.testing.assert_array_equal(read, column)
-    assert loaded.meta == dataset.meta
-    assert loaded.reward_scale == dataset.reward_scale
+    assert_same(load_dataset(stored, expected(small)), dataset)
 
 
 @pytest.mark.parametrize(
@@ -225,18 +219,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return minari_folder(NAME)
 
 
-def assert_same_bits(left: OfflineDataset, right: OfflineDataset) -> None:
-    assert left.arrays().keys() == right.arrays().keys()
-    for name, column in left.arrays().items():
-        other = getattr(right, name)
-        assert (other.dtype, other.shape) == (column.dtype, column.shape), name
-        assert other.tobytes() == column.tobytes(), name
-    assert left.meta == right.meta
-
-
 def test_ruined_and_users_episodes_come_back_bit_for_bit(folder: Path, ruined: OfflineDataset) -> None:
     export_minari(ruined, folder, NAME)
-    assert_same_bits(import_minari(folder), ruined)
+    assert_same(import_minari(folder), ruined)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
@@ -245,7 +230,7 @@ def test_other_tools_see_what_the_environment_shows(folder: Path, small_of: Any,
     world = small_of(env__execution_lag=lag)
     data = world.collect()
     export_minari(data, folder, NAME, world.process)
-    assert_same_bits(import_minari(folder), data)
+    assert_same(import_minari(folder), data)
     stored = minari.load_dataset(NAME)
     assert (stored.total_episodes, stored.total_steps) == (40, len(data))
     env = PortfolioVectorEnv(world.process, world.window, 1, 25)

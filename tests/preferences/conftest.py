@@ -51,7 +51,6 @@ def _quick_models(few_epochs: None) -> None: ...
 
 
 def small_options() -> list[str]:
-    """The small market on a command line."""
     keys = [f"{name}={' '.join(value) if isinstance(value, list) else value}" for name, value in SMALL.items()]
     return [word for name in keys for word in ("--set", name)]
 
@@ -81,7 +80,6 @@ def small_data() -> TrainingData:
 
 @pytest.fixture(scope="session")
 def small_market(small_data: TrainingData) -> SegmentMarket:
-    """Its training window."""
     return SegmentMarket(small_data.process, small_data.split.train, small_data.config)
 
 

@@ -38,6 +38,9 @@ WRONG = {
     ("list.json", "[1]"): "is not a mapping",
     ("broken.json", "{"): "is not JSON",
     ("h.txt", "AAPL 10"): "neither .csv, .json nor .yaml",
+    ("fills.csv", "ticker,shares\nAAPL,1\n"): "no column price",
+    ("fills.csv", "ticker,shares,price\nAAPL,1,0\n"): "price: Input should be greater than 0",
+    ("fills.csv", "ticker,shares,price\nAAPL,1,\n"): "line 2: price: ",
 }
 
 
@@ -49,37 +52,22 @@ def write(folder: Path, name: str, text: str) -> Path:
 @pytest.mark.parametrize("name", SAME)
 def test_holdings_are_read_from_csv_json_and_yaml(tmp_path: Path, name: str) -> None:
     assert read_holdings(write(tmp_path, name, SAME[name]), UNIVERSE) == Holdings({"AAPL": 10.0, "MSFT": 2.5}, 100.0)
+    empty = write(tmp_path, "empty.csv", "ticker,shares\n")  # an account in cash
+    assert read_holdings(empty, UNIVERSE) == Holdings({}, None)
 
 
 @pytest.mark.parametrize(("file", "said"), WRONG.items(), ids=lambda one: one[0] if isinstance(one, tuple) else "")
 def test_a_mistake_is_one_line_that_names_its_place(tmp_path: Path, file: tuple[str, str], said: str) -> None:
     with pytest.raises(FinflowError) as error:
-        read_holdings(write(tmp_path, *file), UNIVERSE)
+        (read_fills if file[0] == "fills.csv" else read_holdings)(write(tmp_path, *file), UNIVERSE)
     assert said in str(error.value)
     assert file[0] in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_an_empty_file_of_holdings_is_an_account_in_cash(tmp_path: Path) -> None:
-    assert read_holdings(write(tmp_path, "h.csv", "ticker,shares\n"), UNIVERSE) == Holdings({}, None)
-
-
 def test_fills_have_a_price_and_may_have_a_cost(tmp_path: Path) -> None:
     path = write(tmp_path, "f.csv", "ticker,shares,price,cost\nAAPL,10,150.5,1\nMSFT,-2,300,\n")
     assert read_fills(path, UNIVERSE) == [Fill("AAPL", 10.0, 150.5, 1.0), Fill("MSFT", -2.0, 300.0, 0.0)]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("ticker,shares\nAAPL,1\n", "no column price"),
-        ("ticker,shares,price\nAAPL,1,0\n", "price: Input should be greater than 0"),
-        ("ticker,shares,price\nAAPL,1,\n", "line 2: price: "),
-    ],
-)
-def test_fills_without_a_price_are_refused(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(FinflowError, match=said):
-        read_fills(write(tmp_path, "f.csv", text), UNIVERSE)
 
 
 @pytest.fixture

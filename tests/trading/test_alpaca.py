@@ -31,9 +31,6 @@ def broker_of(fake: FakeAlpaca, pauses: list[float] | None = None, **changes: An
     return open_alpaca(AlpacaConfig(address=fake.address, **changes), environ=ENVIRON, sleep=waited.append)
 
 
-# --- the interface
-
-
 def test_an_order_is_placed_and_read_back(fake: FakeAlpaca) -> None:
     fake.held = {"BRK.B": 2.0}
     broker = broker_of(fake)
@@ -114,9 +111,6 @@ def test_an_order_that_arrives_late_is_found_by_its_id(fake: FakeAlpaca) -> None
     fake.watch = watch
     assert broker.submit(*ORDER).client_order_id == ORDER[0]
     assert len(fake.orders) == 1
-
-
-# --- keys, addresses, and the live account
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,8 @@ def test_the_target_is_that_of_the_backtest_on_an_ex_date_too(paying: Trained, l
     held = process.observed_portfolio(process.start(np.array([bar]), weights))[0, : process.n_weights]
     assert (held[-1] > 0.1) == (lag == 0)  # the dividend of the evening has come in
     close = table_of(paying, "Close").loc["2011-11-22"].to_numpy()
-    account = AccountState(held[:-1] * 1e6 / close, float(held[-1]) * 1e6, None, None)
+    state = process.objective.initial(weights)
+    account = AccountState(held[:-1] * 1e6 / close, float(held[-1]) * 1e6, state, None)
     made = DecisionMaking(agents, market, account)
     np.testing.assert_allclose(made.observed, held, atol=1e-12)
     seen = process.observe(made.state)["portfolio"][0, : process.n_weights]
