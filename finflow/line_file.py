@@ -100,11 +100,9 @@ class HashedLog:
         with exclusively(self.path.with_name(LOCK)):
             self._catch_up()
             content = {**entry, "previous": self._newest}
-            digest = _digest(content)
-            line = _canonical({**content, "sha256": digest})
+            line = _canonical({**content, "sha256": _digest(content)})
             append_line(self.path, line)
-        self.entries.append(json.loads(_canonical(entry)))
-        self._newest = digest
+        self._add(line.encode(), len(self.entries) + 1)
         self._whole += len(line.encode()) + 1
 
     def _catch_up(self) -> None:
