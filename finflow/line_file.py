@@ -41,11 +41,9 @@ def append_line(path: Path, line: str) -> None:
         with path.open("a+b", buffering=0) as stream:
             lock_file(stream)
             end = stream.seek(0, os.SEEK_END)
-            whole = end == 0
-            if not whole:
-                stream.seek(-1, os.SEEK_END)
-                whole = stream.read(1) == b"\n"
-            content = (("" if whole else "\n") + line + "\n").encode("utf-8")
+            stream.seek(max(end - 1, 0))
+            begun = stream.read(1) not in (b"", b"\n")
+            content = ("\n" * begun + line + "\n").encode("utf-8")
             try:
                 if stream.write(content) != len(content):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
