@@ -78,8 +78,7 @@ def states_in_double(states: States) -> States:
 
 @torch.no_grad()
 def decide(policy: ExpertPolicy, states: States) -> Decision:
-    decision: Decision = policy(states)
-    return decision
+    return policy(states)
 
 
 def centre_of(decision: Decision) -> Tensor:
@@ -118,7 +117,7 @@ def integrated_gradients(
         rows = len(market)
         flagged = torch.cat([assets, listed.expand(rows, -1, -1)], dim=-1)
         portfolio = torch.cat([weights.expand(rows, -1), reward_state], dim=-1)
-        decision: Decision = policy(States(flagged, market, portfolio, complete))
+        decision = policy(States(flagged, market, portfolio, complete))
         unused = 0.0 * reward_state.sum(-1)  # the aim does not depend on it, and captum asks for its gradient
         return (read(decision) * direction).sum(-1) + unused
 
