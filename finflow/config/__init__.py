@@ -1,27 +1,28 @@
 """Configuration: one typed schema, how it is read, and how it is identified."""
 
-from finflow.config.agent_section import (
+from finflow.config.evaluation_sections import (
+    OBJECTIVES as OBJECTIVES,
+    RANKING_OBJECTIVES as RANKING_OBJECTIVES,
+    AlpacaConfig as AlpacaConfig,
+    EvaluationConfig as EvaluationConfig,
+    ProtocolConfig as ProtocolConfig,
+    RetrainConfig as RetrainConfig,
+    SearchedConfig as SearchedConfig,
+    TaxConfig as TaxConfig,
+    TuneConfig as TuneConfig,
+)
+from finflow.config.learning_sections import (
     ActingConfig as ActingConfig,
     AnchorConfig as AnchorConfig,
     AveragingConfig as AveragingConfig,
     BCellConfig as BCellConfig,
+    EntropyAnnealing as EntropyAnnealing,
     MirroredConfig as MirroredConfig,
-)
-from finflow.config.environment_section import (
-    CostsConfig as CostsConfig,
-    EnvConfig as EnvConfig,
-    ObjectivesConfig as ObjectivesConfig,
-    PreferenceConfig as PreferenceConfig,
-    RankingConfig as RankingConfig,
-)
-from finflow.config.evaluation_section import (
-    OBJECTIVES as OBJECTIVES,
-    RANKING_OBJECTIVES as RANKING_OBJECTIVES,
-    EvaluationConfig as EvaluationConfig,
-    ProtocolConfig as ProtocolConfig,
-    SearchedConfig as SearchedConfig,
-    TaxConfig as TaxConfig,
-    TuneConfig as TuneConfig,
+    OnlineConfig as OnlineConfig,
+    RewardNormalizationConfig as RewardNormalizationConfig,
+    RollbackConfig as RollbackConfig,
+    StabilityConfig as StabilityConfig,
+    TargetEntropyAnnealing as TargetEntropyAnnealing,
 )
 from finflow.config.loading import (
     ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX,
@@ -36,25 +37,21 @@ from finflow.config.loading import (
     replace_values as replace_values,
     values_by_key as values_by_key,
 )
-from finflow.config.market_section import (
+from finflow.config.market_sections import (
     LENSES as LENSES,
+    CostsConfig as CostsConfig,
+    EnvConfig as EnvConfig,
     FeaturesConfig as FeaturesConfig,
     MarketConfig as MarketConfig,
+    ObjectivesConfig as ObjectivesConfig,
+    PreferenceConfig as PreferenceConfig,
+    RankingConfig as RankingConfig,
     SyntheticConfig as SyntheticConfig,
 )
-from finflow.config.online_section import OnlineConfig as OnlineConfig
 from finflow.config.schema import (
     Config as Config,
     OutputConfig as OutputConfig,
     changed_keys as changed_keys,
     describe_schema as describe_schema,
     holds_whole_numbers as holds_whole_numbers,
-)
-from finflow.config.trading_section import AlpacaConfig as AlpacaConfig, RetrainConfig as RetrainConfig
-from finflow.config.training_section import (
-    EntropyAnnealing as EntropyAnnealing,
-    RewardNormalizationConfig as RewardNormalizationConfig,
-    RollbackConfig as RollbackConfig,
-    StabilityConfig as StabilityConfig,
-    TargetEntropyAnnealing as TargetEntropyAnnealing,
 )

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from finflow.config.evaluation_section import SearchedConfig, TuneConfig
+from finflow.config.evaluation_sections import SearchedConfig, TuneConfig
 from finflow.config.schema import KEYS, SECTIONS, Config, allowed_values, holds_text, holds_whole_numbers
 from finflow.config.yaml_text import parse_file, parse_scalar, to_yaml
 from finflow.errors import ConfigError

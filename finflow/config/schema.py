@@ -18,15 +18,19 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 from pydantic import model_validator
 from pydantic.fields import FieldInfo
 
-from finflow.config.agent_section import ActingConfig, BCellConfig
-from finflow.config.environment_section import EnvConfig, ObjectivesConfig
-from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
-from finflow.config.market_section import FeaturesConfig, MarketConfig
-from finflow.config.online_section import ON_POLICY, OnlineConfig
-from finflow.config.preferences_section import PreferencesConfig
+from finflow.config.evaluation_sections import EvaluationConfig, PreferencesConfig, TradingConfig, TuneConfig
+from finflow.config.learning_sections import (
+    ON_POLICY,
+    ActingConfig,
+    BCellConfig,
+    GuardConfig,
+    OfflineConfig,
+    OnlineConfig,
+    OutOfFoldConfig,
+    TrainConfig,
+)
+from finflow.config.market_sections import EnvConfig, FeaturesConfig, MarketConfig, ObjectivesConfig
 from finflow.config.section_types import ConfigSection, key
-from finflow.config.trading_section import TradingConfig
-from finflow.config.training_section import GuardConfig, OfflineConfig, OutOfFoldConfig, TrainConfig
 
 
 class OutputConfig(ConfigSection):

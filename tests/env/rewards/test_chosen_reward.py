@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from finflow.config import ObjectivesConfig, load_config
-from finflow.config.environment_section import REWARDS
+from finflow.config.market_sections import REWARDS
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState

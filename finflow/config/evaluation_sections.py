@@ -1,8 +1,9 @@
-"""Sections `evaluation` and `tune`: the judgement of results, and the search for better values."""
+"""Sections of what is done with agents: `evaluation`, `tune`, `preferences` and `trading`."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -14,6 +15,7 @@ from finflow.config.section_types import (
     Int,
     Names,
     NonNegativeInt,
+    NonNegativeNumber,
     Number,
     PositiveInt,
     PositiveNumber,
@@ -133,3 +135,80 @@ class TuneConfig(ConfigSection):
         if self.space is not None and not self.space:
             raise ValueError("tune.space = {}: there is nothing to search; leave it out for the usual keys")
         return self
+
+
+MEASURES = ("drawdown", "turnover", "volatility", "return", "loss")
+"""Measures of a segment that rules name."""
+RULE = re.compile(rf"({'|'.join(MEASURES)})\s*(<=|>=)\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
+
+
+class JudgeConfig(ConfigSection):
+    """Judge that compares segments."""
+
+    mistakes: Number = key(0.0, "share of the answers that are reversed", ge=0, lt=0.5)
+    rules: tuple[str, ...] = key(
+        ("drawdown <= 0.2", "turnover <= 2", "return >= 0"),
+        "of the judge rules: MEASURE <= X or MEASURE >= X; the first that decides",
+    )
+    strategies: Names = key(
+        ("equal-weight", "buy-and-hold", "momentum", "low-volatility", "sixty-forty", "olmar"),
+        "strategies whose segments are compared",
+    )
+    random: NonNegativeInt = key(32, "further strategies that hold random portfolios, random-0 and so on")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for rule in self.rules:
+            if not RULE.fullmatch(rule.strip()):
+                raise ValueError(
+                    f"preferences.judge.rules has {rule!r}: a rule is one of {', '.join(MEASURES)}, then <= or >=, "
+                    "then a number"
+                )
+        if len(set(self.strategies)) + self.random < 2:
+            raise ValueError("preferences.judge.strategies and preferences.judge.random name fewer than two strategies")
+        return self
+
+
+class PolicyLearningConfig(ConfigSection):
+    """Learning of a policy from pairs without a reward model, by DPO or SimPO."""
+
+    dpo_beta: PositiveNumber = key(0.1, "weight of the divergence from the reference in DPO, per free dimension")
+    learning_rate: PositiveNumber = key(1e-3, "learning rate of Adam")
+
+
+class PreferencesConfig(ConfigSection):
+    """Preferences: pairs of segments and the reward model (`--mode prefer`)."""
+
+    judge: JudgeConfig = key(JudgeConfig(), "the judge of pairs")
+    policy: PolicyLearningConfig = key(PolicyLearningConfig(), "a policy learned from pairs")
+
+
+class AlpacaConfig(ConfigSection):
+    """Account at Alpaca; its keys come from the environment alone."""
+
+    live: Flag = key(False, "trade real money, which has to be confirmed (--live); otherwise the paper account")
+    address: str | None = key(None, "base address of the interface; left out: Alpaca's own, on paper or live")
+    time_in_force: Literal["day", "opg", "cls"] = key(
+        "day", "from the next open on, or in the auction of the open or close"
+    )
+
+
+class RetrainConfig(ConfigSection):
+    """Comparison of a retrained agent with the old one (`--mode retrain`), on bars that neither was trained on."""
+
+    window: PositiveInt | None = key(None, "bars that a retraining learns from; left out: as many as the old agent")
+    folds: PositiveInt = key(3, "consecutive evaluated windows, each with a retraining of its own")
+    margin: NonNegativeNumber = key(0.1, "Sharpe ratio a year by which the new agent must lead to replace the old one")
+
+
+class TradingConfig(ConfigSection):
+    """Orders of a decision, what its prices are checked for, and what a retrained agent has to show."""
+
+    lot: NonNegativeNumber = key(1.0, "shares of a lot; orders are whole lots; 0: any fraction of a share")
+    cash_reserve: Number = key(0.0, "share of the account that orders leave in cash", ge=0, lt=1)
+    calendar: str | None = key(None, "exchange of exchange_calendars, such as XNYS; null: the one that the dates fit")
+    max_age: NonNegativeInt = key(1, "sessions that the newest bar may be older than the day of the decision")
+    drift_limit: PositiveNumber = key(4.0, "training deviations outside its range at which a feature is refused")
+    broker: Literal["paper", "alpaca"] = key("paper", "broker of --mode paper: the ledger, or an account at Alpaca")
+    alpaca: AlpacaConfig = key(AlpacaConfig(), "account at Alpaca")
+    retrain: RetrainConfig = key(RetrainConfig(), "comparison of a retrained agent with the old one")
