@@ -232,12 +232,7 @@ def choice_section(
 ) -> Section:
     """Section of a page about a choice by Sharpe ratio on some days, such as "the validation window".
 
-    Parameters
-    ----------
-    excess : float64 (days, configurations)
-        Returns in excess of cash.
-    what
-        The configurations are called, in the plural.
+    ``excess`` has returns in excess of cash, (days, configurations), which are called ``what``, in the plural.
     """
     words: list[Sentence] = []
     numbers: dict[str, object] = {"overfitting": None, "best": None}
@@ -320,14 +315,7 @@ def shrunk(t_statistic: float) -> float:
 
 
 def least_gain(gains: Array, blocks: NDArray[np.int64]) -> Array:
-    """Mean gain of each candidate less one standard error over the blocks, (candidates,).
-
-    Parameters
-    ----------
-    gains : array, (candidates, bars)
-    blocks : int array, (bars,)
-        Block of each bar, numbered from 0.
-    """
+    """Mean gain of each candidate less one standard error over the blocks, (candidates,); parameters as of `choose`."""
     count = int(blocks.max()) + 1
     means = np.stack([gains[:, blocks == block].mean(axis=1) for block in range(count)], axis=1)
     error = means.std(axis=1, ddof=1) / math.sqrt(count) if count > 1 else 0.0
@@ -343,8 +331,7 @@ def choose(gains: Array, blocks: NDArray[np.int64], seed: int) -> BlendChoice:
     gains : array, (candidates, bars)
         Rewards (or log growth) less the reference's on the same bars, in their order.
     blocks : int array, (bars,)
-    seed : int
-        Of the bootstrap.
+        Block of each bar, numbered from 0.
     """
     chosen = int(np.argmax(least_gain(gains, blocks)))
     length = max(round(gains.shape[1] ** (1.0 / 3.0)), 1)
