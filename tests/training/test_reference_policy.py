@@ -259,16 +259,15 @@ class Trained(NamedTuple):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("preferred")
-    config = tiny_in(folder)(
-        preferences__judge__strategies=["equal-weight"], preferences__judge__random=8, preferences__judge__length=8
-    )
+    judge = {"preferences__judge__strategies": ["equal-weight"], "preferences__judge__random": 8}
+    config = tiny_in(folder)(**judge, objectives__preference__segment=8)
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
     trainer._begin().checkpoint()
     data = prepare(config)
     market = SegmentMarket(data.process, data.split.train, config)
-    judge = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
-    made = judge_pairs(market, judge, 150, seed=0)
+    saver = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
+    made = judge_pairs(market, saver, 150, seed=0)
     write_pairs(folder / "pairs.jsonl", made.pairs)
     return Trained(latest(trainer), folder / "pairs.jsonl")
 
