@@ -23,10 +23,10 @@ from finflow.evaluation.statistics.backtest_overfitting import (
     choice_section,
     judge_best,
 )
-from finflow.evaluation.statistics.bootstrap import Resampling
-from finflow.evaluation.statistics.run_statistics import (
+from finflow.evaluation.statistics.bootstrap import (
     DIFFERENCE,
     Estimate,
+    Resampling,
     improvement_estimate,
     interquartile_estimate,
 )
