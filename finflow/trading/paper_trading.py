@@ -281,8 +281,7 @@ class PaperAccount:
         state, simple_return, step = self._opened(bar)
         pending = None if self.last is None else self.last.next_target
         target = self._decide(state, bar, step) if process.lag == 0 else pending
-        if target is None:
-            raise FinflowError("the log has no decision for this bar: begin another account with --from")
+        refuse(target is None, "the log has no decision for this bar: begin another account with --from")
         fill = fill_at(process, state, np.array([target]))
         following = None
         if process.lag:
