@@ -21,7 +21,7 @@ import pandas as pd
 
 from finflow.env.decision_process import DecisionProcess, fill_at
 from finflow.env.portfolio_state import PortfolioState
-from finflow.errors import ConfigError, FinflowError, refuse
+from finflow.errors import ConfigError, refuse
 from finflow.evaluation.backtest import History, targets_of
 from finflow.files import in_use, write_together
 from finflow.json_text import parse_json
