@@ -26,8 +26,7 @@ from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel
 from finflow.offline.collection import collect, made_by
-from finflow.offline.data_card import card_lines
-from finflow.offline.dataset import OfflineDataset, load_dataset, save_dataset
+from finflow.offline.dataset import OfflineDataset, card_lines, load_dataset, save_dataset
 from finflow.training.data.rewards import choose_reward
 
 GAPS_SHOWN = 5  # assets with gaps that are named
