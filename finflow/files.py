@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from finflow.errors import FinflowError, OutputError
 
@@ -68,15 +68,15 @@ def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None
         raise OutputError(f"cannot write {path}: {reason(error)}") from error
 
 
-def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True) -> None:
+def check_writable(folder: Path, key: str = "output.logs_dir") -> None:
     """Fail before any work is done if a folder cannot be written, or has no room even for `PROBE` bytes.
 
-    An error names the configuration's ``key``; without ``keep``, a folder that was created does not stay.
+    Nothing that was created for it stays.
 
     Raises
     ------
     OutputError
-        Nothing that was created is left then.
+        With the configuration's ``key``.
     """
     created = missing_folders(folder)
     probe = folder / f".probe.{os.getpid()}"
@@ -87,11 +87,9 @@ def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        keep = False
         raise OutputError(f"cannot write to {folder}: {reason(error, key)}") from error
     finally:
-        if not keep:
-            remove_empty(created)
+        remove_empty(created)
 
 
 def read_input(path: Path, name: str, error: type[FinflowError], wanted: str = "a file") -> bytes:
@@ -191,45 +189,33 @@ def exclusively(path: Path) -> Iterator[None]:
 
     It is created if it is missing, and must never be replaced: a process that waits for the old one would not notice.
     """
-    with path.open("ab") as stream, alone(stream.fileno()):
+    with path.open("ab") as stream:
+        lock_file(stream)
         yield
 
 
 @contextmanager
-def in_use(folder: Path, doing: str = "training") -> Iterator[None]:
-    """Lock a folder, created if it is missing, against other processes. The lock of a killed process is released.
+def in_use(path: Path, doing: str = "training in") -> Iterator[None]:
+    """Lock a file or folder against other processes by a file next to it, which the end of a process unlocks.
 
     Raises
     ------
     OutputError
-        If another process has it, or it cannot be written.
+        If another process has it, or the lock cannot be written.
     """
-    with _held(folder / LOCK, f"{doing} in {folder}"):
-        yield
-
-
-@contextmanager
-def file_in_use(path: Path, doing: str) -> Iterator[None]:
-    """Lock one file against other processes, as `in_use` does a whole folder, by a lock next to the file."""
-    with _held(path.with_name(f".{path.name}{LOCK}"), f"{doing} {path}"):
-        yield
-
-
-@contextmanager
-def _held(path: Path, doing: str) -> Iterator[None]:
-    """Hold the lock of a path, and then remove it and the folders that were created for it."""
-    created = missing_folders(path.parent)
+    lock = path.with_name(f".{path.name}{LOCK}")
+    created = missing_folders(lock.parent)
     try:
-        stream = _locked(path)
+        stream = _locked(lock)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {reason(error)}") from error
+        raise OutputError(f"cannot write {lock}: {reason(error)}") from error
     if stream is None:
-        raise OutputError(f"another process is {doing}; wait for it, or stop it first")
+        raise OutputError(f"another process is {doing} {path}; wait for it, or stop it first")
     try:
         yield
     finally:
         with suppress(OSError):  # Windows removes no file that is open
-            path.unlink()
+            lock.unlink()
         stream.close()
         remove_empty(created)
 
@@ -240,39 +226,28 @@ def _locked(path: Path) -> IO[bytes] | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError), ExitStack() as opened:
             stream = opened.enter_context(path.open("ab"))
-            if not _try_lock(stream.fileno()):
+            if not lock_file(stream, wait=False):
                 return None
             if os.path.samestat(os.fstat(stream.fileno()), path.stat()):  # else its last holder has removed it
                 opened.pop_all()
                 return stream
 
 
-def _try_lock(descriptor: int) -> bool:
-    """Lock a file, unless another process has; true also where the system has no such locks."""
+def lock_file(file: IO[Any], wait: bool = True, of_process: bool = False) -> bool:
+    """Lock an open file until it is closed; false where another has locked it and is not waited for.
+
+    ``of_process``: copies of this process do not hold the lock. True also where the system has no such locks.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
         return True
+    lock = fcntl.lockf if of_process else fcntl.flock
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        lock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # another error means a file system without locks
         return error.errno not in (errno.EACCES, errno.EAGAIN)
     return True
-
-
-@contextmanager
-def alone(descriptor: int) -> Iterator[None]:
-    """Lock a file against other writers, where the system can."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 SHARE = 4  # of the memory: the bytes, what is read of them, and what is made of that

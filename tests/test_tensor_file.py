@@ -49,13 +49,6 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_numpys_way_of_saving_gives_the_bytes_of_torchs() -> None:
-    tensors = {name: tensor for name, tensor in some_tensors().items() if tensor.dtype != torch.bfloat16}
-    content = tensor_file.file_content(tensors, STATE)
-    size = int.from_bytes(content[:8], "little")
-    assert content == save(tensors, metadata=json.loads(content[8 : 8 + size])["__metadata__"])
-
-
 def refusal(path: Path) -> str:
     with pytest.raises(CheckpointError) as raised:
         read_tensors(path)

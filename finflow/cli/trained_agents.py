@@ -65,11 +65,12 @@ def run_audit(given: argparse.Namespace) -> None:
     """Audit a configuration, with a user's strategies and an agent if given; FinflowError if one looks ahead."""
     config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
     from finflow.training.audit.configuration_audit import audit_configuration
+    from finflow.training.audit.look_ahead import verdict_of
 
-    outcome = audit_configuration(config, given.strategy or (), given.resume)
-    show_audit(outcome.findings)
-    if outcome.complaint is not None:
-        raise FinflowError(outcome.complaint)
+    findings = audit_configuration(config, given.strategy or (), given.resume)
+    show_audit(findings)
+    if complaint := verdict_of(findings):
+        raise FinflowError(complaint)
 
 
 def run_inspection(given: argparse.Namespace) -> None:
@@ -202,11 +203,11 @@ def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
 
 
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
-    from finflow.files import file_in_use
+    from finflow.files import in_use
     from finflow.preferences.web_page.answer_server import AnswerServer
     from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions, page_html
 
-    with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
+    with in_use(file, "adding answers to"), AnswerServer(port) as server:
         before = answers_so_far(file)
         data, market = _training_market(config)
         session = AnswerSession(file, make_questions(market, count, config.train.seed), before)
@@ -225,7 +226,8 @@ def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> N
     judge = make_judge(name, config.preferences.judge, data.panel.bars_per_year)
     judged = judge_pairs(market, judge, count or PAIRS, config.train.seed)
     write_pairs(output, judged.pairs)
-    print("\n".join([judged.line(), f"pairs: {output}"]))
+    accuracy = f"attainable accuracy {judged.attainable:.3f}: of the answer that the judge gives more often"
+    print("\n".join([f"{judged.line()}; {accuracy}", f"pairs: {output}"]))
 
 
 def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
@@ -234,15 +236,14 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     file = read_pairs(files)  # a file that cannot be used is refused before any work is done
     import torch
 
-    from finflow.preferences.model_report import learn_model
-    from finflow.preferences.pair_tensors import pair_tensors
-    from finflow.preferences.preference_reward import save_model
+    from finflow.preferences.model_training import learn_model
+    from finflow.preferences.preference_reward import pair_tensors, save_model
 
     torch.set_num_threads(config.train.threads)
     data, market = _training_market(config)
     pairs = pair_tensors(market, file)
-    learned = learn_model(pairs, data.shape, config.train.seed)
-    save_model(output, learned.model, learned.report(), (*data.features.asset_names, *data.features.market_names))
+    model, learned = learn_model(pairs, data.shape, config.train.seed)
+    save_model(output, model, learned.report(), (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
 
 

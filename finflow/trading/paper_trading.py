@@ -73,7 +73,7 @@ def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[
     folder = agents.folder / TRADING
     routing = open_routing(agents, request.live) if agents.config.trading.broker == ALPACA else None
     _check_options(request, routing)
-    with in_use(folder / PAPER, "trading on paper"):
+    with in_use(folder / PAPER, "trading on paper in"):
         trading = _Trading(agents, folder, request, routing)
         panel = load_prices(agents.config, request.until)
         if request.follow:

@@ -21,7 +21,7 @@ from finflow.training.judging.agent_strategy import AGENT, Agents
 from finflow.training.judging.evaluations import judge_agents
 from finflow.training.judging.held_out import EvaluationOutcome
 from finflow.training.logs.progress_display import ProgressDisplay
-from finflow.training.logs.trackers import check_tracker, open_tracker
+from finflow.training.logs.trackers import WandbRun, check_tracker
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
 from finflow.training.phases.pretrain import pretrain, pretraining_in_parallel
@@ -196,9 +196,9 @@ class FinFlowTrainer:
             weakref.finalize(self, log.close)
             self._folder.describe(self.training_data, data, self.device)
             progress = self._progress or ProgressDisplay()
-            progress.write_to(log.console)
-            if tracker := open_tracker(self.config, self.run_folder, progress.message):
-                log.follow(tracker)
+            progress.console_log = log.console
+            if self.config.output.log_with == "wandb":
+                log.trackers.append(WandbRun(self.config, self.run_folder, progress.message))
             for line in self._remarks:
                 log.console(line)
             collected = self._offline_data if self._start.checkpoint is None else None

@@ -307,8 +307,8 @@ def power_lost(config: Config, whole: Whole, cuts: int, resumes: int, seed: int 
     for _ in range(cuts):
         both = int(rng.integers(1, 3))
         cut_short(folder, content, int(rng.integers(len(content))), both)
-        path, file, warning = read_newest(run)
-        right = file.state["training"]["counters"]["update"] == expected[both]
+        path, _, facts, warning = read_newest(run)
+        right = facts["training"]["counters"]["update"] == expected[both]
         said = warning is not None and folder.path(LATEST).name in warning and path.stem in warning
         found["right and said" if right and said else "wrong"] += 1
     identical = 0

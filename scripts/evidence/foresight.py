@@ -19,7 +19,7 @@ from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles, decided_views
 from finflow.training.audit.foreknowledge import Foreknowledge, RankScore, best_honest, views_of_portfolios
 from finflow.training.audit.look_ahead import Finding
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from scripts.evidence.guard_faults import SMALL, synthetic_keys
@@ -78,7 +78,7 @@ def _keys(kind: str) -> dict[str, object]:
 def measure_honest(config: Config) -> dict[str, Any]:
     """Train a small agent, and score it with what `measure_rules` scores."""
     trainer = train_both(config)
-    policy = policy_of(read_checkpoint(trainer.run_folder), trainer.device)
+    policy = read_checkpoint(trainer.run_folder).agent.policy(trainer.device)
     return measure_rules(config, [AgentStrategy(policy, trainer.device)])
 
 

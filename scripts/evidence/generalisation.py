@@ -26,7 +26,7 @@ from finflow.experiments.jobs.independent_trainings import train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.classical import COMPARED, named_strategy
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.run_folder import run_folder_of
 from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
@@ -119,7 +119,7 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
     checkpoint = read_checkpoint(path)
     device = choose_device(config.train.device)
     process = process_on(training.training_data(plan.panel), plan.panel)
-    policies = (policy_of(checkpoint, device), BCell.load(path, str(device)).policy)
+    policies = (checkpoint.agent.policy(device), BCell.load(path, str(device)).policy)
     strategies = [*(AgentStrategy(policy, device) for policy in policies), named_strategy(BASELINE, config.evaluation)]
     agent, own, equal = run_backtests(process, cut.tests[0], strategies)
     rows = pd.read_json(run_folder_of(path) / METRICS, lines=True)

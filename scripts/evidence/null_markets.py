@@ -31,8 +31,7 @@ from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Resampling, draw_days
-from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import SIZE
+from finflow.evaluation.statistics.significance_tests import SIZE, Tries
 from finflow.evaluation.statistics.verdict import judge
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
@@ -43,7 +42,7 @@ from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash, short_hash
 from finflow.strategies.classical import EqualWeight, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Information, Strategy, with_cash
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import prepare, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import REPORTS
@@ -233,7 +232,7 @@ def frozen_agent(demo: Path, folder: Path) -> ExpertPolicy:
         return {"checkpoint": str(CheckpointFolder(train_both(config).run_folder / MODELS).path(BEST))}
 
     known = kept_result(folder / "frozen.json", "demo", {"configuration": config_hash(config)}, trained)
-    return policy_of(read_checkpoint(Path(known["checkpoint"])), torch.device("cpu"))
+    return read_checkpoint(Path(known["checkpoint"])).agent.policy(torch.device("cpu"))
 
 
 def retrain_on_null(demo: Path, seed: int, folder: Path) -> dict[str, Any]:

@@ -20,12 +20,12 @@ from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy_ensemble import deployed_policy, load_like
 from finflow.config import Config, flatten
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.statistics.bootstrap import choose
+from finflow.evaluation.statistics.backtest_overfitting import choose
 from finflow.evaluation.statistics.metrics import sharpe_of, summarise
 from finflow.guard.checkpoint_folder import MODELS, PRETRAINED
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import named_strategy
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import TrainingData, prepare, prepare_from
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.run_log import METRICS
@@ -201,7 +201,7 @@ def _learned(
     trainer, backtests, seconds, stopped = training
     if test:
         agent, device = trainer.agent, trainer.device
-        pretrained = policy_of(read_checkpoint(trainer.run_folder / MODELS / f"{PRETRAINED}.safetensors"), device)
+        pretrained = read_checkpoint(trainer.run_folder / MODELS / f"{PRETRAINED}.safetensors").agent.policy(device)
         policies = [AgentStrategy(one, device) for one in (pretrained, agent.policy, agent.deployed)]
         backtests = [run_backtests(*window_of(training_data, test), [one])[0] for one in policies]
     rows = [json.loads(line) for line in (trainer.run_folder / METRICS).read_text().splitlines()]

@@ -20,7 +20,7 @@ from finflow.experiments.tasks import ComputeResources
 from finflow.experiments.tuning.study import DEFAULT_SPACE, UPDATES, begin, best_trial, stored_study
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.progress_display import ProgressDisplay
 from scripts.evidence.optimality import judge_of, window_of
@@ -127,7 +127,7 @@ def retrain(config: Config) -> dict[str, Any]:
     for seed in range(FRESH_FROM, FRESH_FROM + FRESH):
         trainer = train_both(changed_config(config, {"train.seed": seed}), progress=_Silent())
         path = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
-        policy = policy_of(read_checkpoint(path), trainer.device) if path.is_file() else trainer.policy
+        policy = read_checkpoint(path).agent.policy(trainer.device) if path.is_file() else trainer.policy
         process, window = window_of(trainer.training_data, test=True)
         (run,) = run_backtests(process, window, [AgentStrategy(policy, trainer.device)])
         scores.append(judge_of(trainer.training_data, test=True)(run))
@@ -137,7 +137,7 @@ def retrain(config: Config) -> dict[str, Any]:
 class _Silent(ProgressDisplay):
     """Shows nothing."""
 
-    def _line(self, text: str, quiet_when_live: bool = False) -> None:
+    def note(self, text: str, quiet_when_live: bool = False) -> None:
         pass
 
 

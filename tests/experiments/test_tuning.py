@@ -23,7 +23,7 @@ from optuna.trial import TrialState
 from finflow.cli import main
 from finflow.config import OBJECTIVES, RANKING_OBJECTIVES, Config, dump_config, load_config
 from finflow.errors import ConfigError, OutputError, TrainingError
-from finflow.evaluation.analysis.ranking import rank
+from finflow.evaluation.analysis.decision_quality import rank
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.backtest_overfitting import overfitting

@@ -122,8 +122,8 @@ def test_a_stop_between_two_names_leaves_a_run_that_can_go_on(
         patch.setattr(os, "link", killed)
         with pytest.raises(KeyboardInterrupt):
             fill(folder, 2)
-    path, (_, _, state), warning = read_newest(folder.folder.parent)
-    assert (path.stem, state["update"], warning) == (LATEST, 2, None)
+    found = read_newest(folder.folder.parent)
+    assert (found.path.stem, found.facts["update"], found.warning) == (LATEST, 2, None)
     fill(folder, 3)
     assert updates_in(folder) == [3, 1]
 
@@ -149,7 +149,7 @@ def test_a_damaged_latest_falls_back_to_the_newest_whole_one_and_says_so(
     fill(folder, 1, 2, 3)
     for name in damaged:
         damage(folder.path(name))
-    path, (_, tensors, state), warning = read_newest(folder.folder.parent)
+    path, tensors, state, warning = read_newest(folder.folder.parent)
     assert path == folder.path(left)
     assert tensors["a"].tolist() == [state["update"]] * 3
     assert (warning is None) == (not damaged)
@@ -161,7 +161,7 @@ def test_a_file_that_was_named_is_never_replaced_by_another(folder: CheckpointFo
     damage(folder.path(LATEST))
     with pytest.raises(CheckpointError, match="damaged"):
         read_newest(folder.path(LATEST))
-    assert read_newest(folder.path(numbered(1)))[1].state == {"update": 1}
+    assert read_newest(folder.path(numbered(1))).facts == {"update": 1}
 
 
 def test_what_cannot_be_written_is_announced_and_tried_again(

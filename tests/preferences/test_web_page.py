@@ -18,7 +18,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from finflow.errors import OutputError
-from finflow.files import file_in_use
+from finflow.files import in_use
 from finflow.preferences.judged_pairs import DrawnPair, judge_pairs, make_judge
 from finflow.preferences.pairs import PortfolioPath, SegmentMarket, read_pairs, write_pairs
 from finflow.preferences.web_page import answer_session
@@ -257,7 +257,7 @@ def test_the_command_serves_until_ctrl_c_and_keeps_others_off_the_file(tmp_path:
             said = process.stdout.readline()
             port = int(re.findall(r"http://127\.0\.0\.1:(\d+)/ shows 3 pairs", said)[0])
             token = re.findall(r'data-token="([^"]+)"', Client(port).send()[1])[0]
-            lock = file_in_use(tmp_path / "pairs.jsonl", "adding answers to")
+            lock = in_use(tmp_path / "pairs.jsonl", "adding answers to")
             with pytest.raises(OutputError, match="another process is adding answers to"), lock:
                 pass
             assert Client(port, token).act(0, "right")[0] == 200

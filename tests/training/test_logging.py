@@ -26,7 +26,7 @@ from finflow.config import Config, config_hash, hyperparameters, load_config
 from finflow.errors import CheckpointError, ConfigError, OutputError
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import RunLog
-from finflow.training.logs.trackers import check_tracker, open_tracker
+from finflow.training.logs.trackers import WandbRun, check_tracker
 from tests.training.whole_trainings import Make, train_through
 
 
@@ -297,9 +297,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
 def logged(folder: Path, tell: Callable[[str], None] = print) -> None:
     """A log of two rows, an event and a result."""
     with closing(RunLog(folder)) as log:
-        tracker = open_tracker(WITH_WANDB, folder, tell)
-        assert tracker is not None
-        log.follow(tracker)
+        log.trackers.append(WandbRun(WITH_WANDB, folder, tell))
         log.record("offline", 50, {"v_loss": 0.5, "reason": "validation"})
         log.record("online", 60, {"sharpe": 0.25})
         log.event({"update": 60, "phase": "online", "level": "warning", "signal": "loss", "message": "high"})
@@ -351,7 +349,7 @@ def test_a_failure_of_the_service_ends_the_tracking_and_not_the_training(tmp_pat
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
     wandb.fails = "init"
     with pytest.raises(OutputError, match=r"did not start \(no answer second line\).*WANDB_MODE=offline"):
-        open_tracker(WITH_WANDB, tmp_path, told.append)
+        WandbRun(WITH_WANDB, tmp_path, told.append)
 
 
 #: As the package behaves when the interpreter exits: its own exit ends the service, and a run finished later fails.
@@ -376,7 +374,7 @@ import sys, weakref
 from pathlib import Path
 from finflow.config import load_config
 from finflow.training.logs.run_log import RunLog
-from finflow.training.logs.trackers import open_tracker
+from finflow.training.logs.trackers import WandbRun
 
 class Owner:
     pass
@@ -385,7 +383,7 @@ owner, folder = Owner(), Path(sys.argv[1])
 weakref.finalize(owner, print, "first finalizer of the process")
 log = RunLog(folder)
 weakref.finalize(owner, log.close)
-log.follow(open_tracker(load_config(None, {"output.log_with": "wandb"}, {}), folder, log.console))
+log.trackers.append(WandbRun(load_config(None, {"output.log_with": "wandb"}, {}), folder, log.console))
 log.record("offline", 50, {"v_loss": 0.5})
 """
 
@@ -414,7 +412,6 @@ def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(monkey
         check_tracker(WITH_WANDB)
     assert "\n" not in str(caught.value)
     check_tracker(Config())
-    assert open_tracker(Config(), Path(), print) is None
 
 
 def test_where_curves_go_decides_no_result() -> None:

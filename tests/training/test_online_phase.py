@@ -12,7 +12,7 @@ import torch
 from finflow.config import load_config
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import offline_data, prepare
 from finflow.training.phases.finetune import offline_store, ramp_share
 from finflow.training.phases.pretrain import learning_market
@@ -84,13 +84,13 @@ def test_the_deployed_policy_is_the_average(whole: FinFlowTrainer) -> None:
     assert bcell.average is not None
     assert bcell.average.count == 42  # 60 updates, from 0.3 of them on
     checkpoint = read_checkpoint(latest(whole))
-    deployed, own = policy_of(checkpoint, CPU), bcell.average.policy.state_dict()
+    deployed, own = checkpoint.agent.policy(CPU), bcell.average.policy.state_dict()
     assert all(torch.equal(tensor, own[name]) for name, tensor in deployed.state_dict().items())
     assert not torch.equal(deployed.gate.weight, bcell.policy.gate.weight)
     assert whole.policy is bcell.average.policy
     for wrong in ({"gamma": "x"}, "x", {"cql_mode": "lagrange", "cql_alpha": 0.0}):
         with pytest.raises(CheckpointError, match="how its agent is configured"):
-            policy_of(checkpoint._replace(facts={**checkpoint.facts, "bcell": wrong}), CPU)
+            checkpoint._replace(facts={**checkpoint.facts, "bcell": wrong}).agent.policy(CPU)
 
 
 def test_rows_of_metrics_say_how_the_training_generalises(whole: FinFlowTrainer) -> None:

@@ -19,7 +19,7 @@ from finflow.errors import CheckpointError
 from finflow.preferences.judged_pairs import judge_pairs, synthetic_judge
 from finflow.preferences.pairs import SegmentMarket, write_pairs
 from finflow.tensor_file import read_tensors, write_tensors
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.reference_policy import ReferenceControl, policy_tensors, read_reference
 from finflow.training.data.training_data import prepare
 from finflow.training.on_policy.on_policy_rollouts import Reference
@@ -137,7 +137,7 @@ def test_an_agent_of_the_default_training_is_a_reference_as_it_was_deployed(
     assert reference is not None
     assert len(reference.policies()) == MEMBERS[deployed]
     assert run.probe is not None
-    wanted = policy_of(read_checkpoint(default_agents[deployed]), CPU)
+    wanted = read_checkpoint(default_agents[deployed]).agent.policy(CPU)
     if wanted.blend is not None and wanted.blend.reference == "inverse-volatility":
         wanted.blend = wanted.blend._replace(volatility=trainer.training_data.log_volatility)
     for name in ("centre", "log_scale"):
@@ -259,16 +259,15 @@ class Trained(NamedTuple):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("preferred")
-    config = tiny_in(folder)(
-        preferences__judge__strategies=["equal-weight"], preferences__judge__random=8, preferences__judge__length=8
-    )
+    judge = {"preferences__judge__strategies": ["equal-weight"], "preferences__judge__random": 8}
+    config = tiny_in(folder)(**judge, objectives__preference__segment=8)
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
     trainer._begin().checkpoint()
     data = prepare(config)
     market = SegmentMarket(data.process, data.split.train, config)
-    judge = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
-    made = judge_pairs(market, judge, 150, seed=0)
+    saver = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
+    made = judge_pairs(market, saver, 150, seed=0)
     write_pairs(folder / "pairs.jsonl", made.pairs)
     return Trained(latest(trainer), folder / "pairs.jsonl")
 
@@ -331,7 +330,7 @@ def test_an_agent_of_several_networks_is_written_as_it_decides(trained: Trained,
         crafted["bcell/blend"] = Blend(0.6, blend, (3, 0.5)).to_tensor(CPU)
     write_tensors(tmp_path / "before.safetensors", crafted, facts)
     checkpoint = read_checkpoint(tmp_path / "before.safetensors")
-    policy = policy_of(checkpoint, CPU)
+    policy = checkpoint.agent.policy(CPU)
     assert isinstance(policy, PolicyEnsemble) == (blend != "none")
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -340,7 +339,7 @@ def test_an_agent_of_several_networks_is_written_as_it_decides(trained: Trained,
     used = {"none": places[:1], "equal-weight": places[:3]}[blend]
     assert {name for name in crafted if name.startswith(used)} == set(written) - {"bcell/blend"}
     write_tensors(tmp_path / "after.safetensors", written, facts)
-    read = policy_of(read_checkpoint(tmp_path / "after.safetensors"), CPU)
+    read = read_checkpoint(tmp_path / "after.safetensors").agent.policy(CPU)
     assert read.blend == policy.blend
     for one, other in zip(read.parameters(), policy.parameters(), strict=True):
         assert torch.equal(one, other)

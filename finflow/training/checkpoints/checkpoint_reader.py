@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
 from finflow.agent.learners.bcell import LEARNER, PREFIX, SavedAgent
-from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import LENSES, Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
@@ -78,12 +76,6 @@ class _Features(_Checked):
     market: list[Text]
 
 
-class _Log(_Checked):
-    metrics: Count = Field(alias="metrics.jsonl", default=0)
-    events: Count = Field(alias="events.jsonl", default=0)
-    step: Annotated[int, Field(ge=-1, le=10**12)] = -1
-
-
 class _Facts(_Checked):
     training: _Training
     config: Annotated[str, Field(max_length=100_000)]
@@ -91,7 +83,7 @@ class _Facts(_Checked):
     market: Text
     shape: _Shape
     features: _Features | None = None
-    log: _Log
+    log: dict[Text, Annotated[int, Field(ge=-1, le=10**12)]]
     runtime: dict[Text, Text]
 
 
@@ -105,7 +97,7 @@ class Checkpoint(NamedTuple):
     path: Path
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
-    warning: str | None
+    warning: str | None = None
 
     @property
     def run_folder(self) -> Path:
@@ -127,14 +119,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Raises CheckpointError if it is damaged, of a newer format, no checkpoint of a training, or holds weights that are
     not finite.
     """
-    file_path, (tensors, facts), warning = read_newest(path)
-    _check_facts(file_path, facts)
-    for name, tensor in tensors.items():
+    checkpoint = read_newest(path)
+    _check_facts(checkpoint.path, checkpoint.facts)
+    for name, tensor in checkpoint.tensors.items():
         if name.startswith((LEARNER, PREFIX)) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(
-                f"{file_path} holds NaN or an infinity in {name}: learning had failed there; use an earlier checkpoint"
+                f"{checkpoint.path} holds NaN or an infinity in {name}: learning had failed there; use an earlier "
+                "checkpoint"
             )
-    return Checkpoint(file_path, tensors, facts, warning)
+    return checkpoint
 
 
 def read_best(path: Path) -> Checkpoint:
@@ -146,24 +139,22 @@ def read_best(path: Path) -> Checkpoint:
     return read_checkpoint(best if path.is_dir() and best.is_file() else path)
 
 
-def read_newest(path: Path) -> tuple[Path, tuple[dict[str, Tensor], dict[str, Any]], str | None]:
-    """Read a checkpoint; of a run folder the latest, or, if that is damaged, the newest whole one before it.
+def read_newest(path: Path) -> Checkpoint:
+    """Read a checkpoint, its facts unchecked; of a run folder the latest, or, if damaged, the newest whole one before.
 
     Raises CheckpointError if none can be read; for a file, if that file cannot.
     """
     saved = resolve_run(path)
     first = saved.find_checkpoint()
     if saved.kind is Kind.CHECKPOINT:
-        return first, read_tensors(first), None
+        return Checkpoint(first, *read_tensors(first))
     problem = ""
     for candidate in dict.fromkeys([first, *saved.checkpoints.numbered()]):
         try:
-            contents = read_tensors(candidate)
+            warning = f"{problem}; using the newest intact one, {candidate.stem}" if problem else None
+            return Checkpoint(candidate, *read_tensors(candidate), warning)
         except CheckpointError as error:
             problem = problem or str(error).rsplit("; ", 1)[0]  # without the advice to use another one
-        else:
-            warning = f"{problem}; using the newest intact one, {candidate.stem}" if problem else None
-            return candidate, contents, warning
     raise CheckpointError(
         f"no checkpoint in {first.parent} can be read: {problem}; start a new run, or use the finflow that wrote it"
     )
@@ -220,19 +211,6 @@ def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
         )
 
 
-def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
-    """As `check_feature_names`, of a checkpoint."""
-    check_feature_names(checkpoint.path, checkpoint.facts.get("features"), features)
-
-
-def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
-    """The policy in a checkpoint of either phase, as it is deployed.
-
-    Raises CheckpointError if there is none that fits.
-    """
-    return checkpoint.agent.policy(device)
-
-
 def check_free(overrides: Mapping[str, object]) -> None:
     """Refuse what an evaluation cannot change: a ConfigError."""
     fixed = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
@@ -244,11 +222,12 @@ def feature_names(features: Features) -> dict[str, list[str]]:
     return {"assets": list(features.asset_names), "market": list(features.market_names)}
 
 
-def check_feature_names(path: Path, trained: Mapping[str, Sequence[str]] | None, features: Features) -> None:
+def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
     """An agent reads the features that it was trained on, by name and in their order; not all markets give the same.
 
     Raises CheckpointError if the file does not say its features, or a market's are others.
     """
+    path, trained = checkpoint.path, checkpoint.facts.get("features")
     if trained is None:
         raise CheckpointError(
             f"{path} does not say which features it reads; use the finflow that wrote it, or start a new run"

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finflow.agent.learners.bcell import PREFIX, SavedAgent
+from finflow.agent.learners.bcell import PREFIX
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import FrozenPolicy, PolicyEnsemble
 from finflow.agent.on_policy.on_policy_losses import ProportionalKL
@@ -33,17 +33,12 @@ from finflow.config.learning_sections import OnlineConfig
 from finflow.errors import CheckpointError
 from finflow.files import read_input
 from finflow.guard.checkpoint_folder import MODELS, PRETRAINED as HANDED_OVER, CheckpointFolder
-from finflow.preferences.pair_tensors import pair_tensors
+from finflow.preferences.model_training import LearningReport
 from finflow.preferences.pairs import NAME, PairFile, SegmentMarket
-from finflow.preferences.policy_training import LearnedPolicy, Method, learn_policy
+from finflow.preferences.policy_training import Method, learn_policy
+from finflow.preferences.preference_reward import pair_tensors
 from finflow.tensor_file import read_tensors, without_prefix
-from finflow.training.checkpoints.checkpoint_reader import (
-    PREFERENCES,
-    Checkpoint,
-    check_feature_names,
-    policy_of,
-    read_best,
-)
+from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, read_best
 from finflow.training.checkpoints.run_folder import runtime
 from finflow.training.data.training_data import TrainingData
 
@@ -89,9 +84,9 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
     name = config.online.reference
     if not isinstance(name, Path):
         return None
-    path, tensors, facts = (name, *read_tensors(name)) if name.is_file() else read_best(name)[:3]
-    saved = SavedAgent.of(path, tensors, facts)
-    check_feature_names(path, saved.features, training_data.features)
+    checkpoint = Checkpoint(name, *read_tensors(name)) if name.is_file() else read_best(name)
+    path, saved = checkpoint.path, checkpoint.agent
+    check_same_features(checkpoint, training_data.features)
     if saved.shape != training_data.shape:
         raise CheckpointError(
             f"the reference {path} has networks of other sizes than configured; give one of the same bcell.hidden_dim"
@@ -124,7 +119,7 @@ def learn_preferences(
     method: Method,
     config: PolicyLearningConfig,
     seed: int,
-) -> tuple[dict[str, Tensor], dict[str, Any], LearnedPolicy]:
+) -> tuple[dict[str, Tensor], dict[str, Any], LearningReport]:
     """Train the policy of an agent on pairs of the training window of its market; the agent as it is is the reference.
 
     Returns the tensors and the facts of its file, and what was learned.
@@ -135,7 +130,7 @@ def learn_preferences(
     """
     tensors = pair_tensors(SegmentMarket(data.process, data.split.train, data.config), pairs)
     device = torch.device("cpu")  # where the pairs are
-    policy = policy_of(checkpoint, device)
+    policy = checkpoint.agent.policy(device)
     if policy.blend is not None and float(policy.blend.confidence) == 0.0:
         before = CheckpointFolder(checkpoint.run_folder / MODELS).path(HANDED_OVER)
         raise CheckpointError(

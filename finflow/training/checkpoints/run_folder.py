@@ -241,15 +241,12 @@ class RunFolder:
     """The folder of a run; raises OutputError if it cannot be made or written to; nothing is left of it then."""
 
     def __init__(self, logs: Path, existing: Path | None = None) -> None:
-        self._made: list[Path] = []
-        if existing is None:
-            missing = missing_folders(logs)
-            self.path = new_run_folder(logs)
-            self._made = [self.path, *missing]
-        else:
-            self.path = existing
+        missing = missing_folders(logs)
+        self.path = existing or new_run_folder(logs)
+        self._made = [] if existing else [self.path, *missing]
         try:
             check_writable(self.path / MODELS)
+            (self.path / MODELS).mkdir(exist_ok=True)
         except BaseException:
             self.discard_if_unused()
             raise

@@ -28,7 +28,7 @@ from finflow.evaluation.analysis.expert_traits import (
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
 from finflow.strategies.strategy import Information, Memo, Strategy, memoised
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_free, policy_of, read_best, stored_config
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_free, read_best, stored_config
 from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import choose_device
@@ -150,7 +150,7 @@ class Agents:
         Raises CheckpointError if one cannot be used, is there twice, or does not see what the others see.
         """
         check_alike(checkpoints)
-        policies = tuple(policy_of(checkpoint, device) for checkpoint in checkpoints)
+        policies = tuple(checkpoint.agent.policy(device) for checkpoint in checkpoints)
         known: dict[str, Path] = {}
         for checkpoint, policy in zip(checkpoints, policies, strict=True):
             identity = policy_identity(policy, config.acting)

@@ -41,7 +41,7 @@ class ProgressDisplay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = sys.stdout if stream is None else stream
-        self._console_log, self._interval, self._clock = console_log, interval, clock
+        self.console_log, self._interval, self._clock = console_log, interval, clock
         self._task: Task | None = None
         self._last_line = self._last_draw = float("-inf")
         console = Console(file=self._stream, highlight=False, markup=False)
@@ -67,14 +67,11 @@ class ProgressDisplay:
             self.end_phase()
         self._bar.stop()
 
-    def write_to(self, console_log: Callable[[str], None]) -> None:
-        self._console_log = console_log
-
     def start_phase(self, name: str, total: int, done: int = 0) -> None:
         """Begin a phase of `total` steps, `done` of which were made before (by the run that is resumed)."""
         self.end_phase()
         self._last_line = self._clock()
-        self._line(f"{name}: {total:,} steps" + (f", {done:,} done before" if done else ""))
+        self.note(f"{name}: {total:,} steps" + (f", {done:,} done before" if done else ""))
         self._bar.add_task(name, total=total, completed=done, shown="", facts={}, done_before=done)
         self._task = self._bar.tasks[-1]
         self._bar.advance(self._task.id, 0)  # the speed is measured from here on
@@ -90,7 +87,7 @@ class ProgressDisplay:
         if now - self._last_line >= self._interval:
             self._last_line = now
             line = f"{task.description}: {task.completed:,.0f} of {total:,.0f}  {task.percentage:.0f} %  {_words(task)}"
-            self._line(line.rstrip(), quiet_when_live=True)
+            self.note(line.rstrip(), quiet_when_live=True)
         if self._live and now - self._last_draw >= _REDRAW:
             self._last_draw = now
             self._bar.update(task.id, shown=_words(task), refresh=True)
@@ -100,11 +97,7 @@ class ProgressDisplay:
         return done / self._task.total if self._task is not None and self._task.total else 1.0
 
     def message(self, text: str) -> None:
-        self._line(text)
-
-    def note(self, text: str) -> None:
-        """Show one line that stays, unless others share the display."""
-        self._line(text)
+        self.note(text)
 
     def end_phase(self) -> None:
         """Finish the phase, if one is under way, and say how long it took."""
@@ -115,15 +108,16 @@ class ProgressDisplay:
         seconds, made = task.elapsed or 0.0, int(task.completed) - task.fields["done_before"]
         facts = "".join(f", {words}" for words in described(task.fields["facts"]))
         speed = f", {made / seconds:,.0f} steps/s" if seconds > 0 and made >= 10 * seconds else ""
-        self._line(f"{task.description}: {made:,} steps in {duration(seconds)}{speed}{facts}")
+        self.note(f"{task.description}: {made:,} steps in {duration(seconds)}{speed}{facts}")
 
-    def _line(self, text: str, quiet_when_live: bool = False) -> None:
+    def note(self, text: str, quiet_when_live: bool = False) -> None:
+        """Show one line that stays, unless others share the display."""
         if not self._live:
             print(text, file=self._stream, flush=True)
         elif not quiet_when_live:
             self._bar.console.print(text, soft_wrap=True)
-        if self._console_log is not None:
-            self._console_log(text)
+        if self.console_log is not None:
+            self.console_log(text)
 
 
 def _words(task: Task) -> str:

@@ -8,7 +8,6 @@ no update is counted twice. `console.log` has times, and a resumed run only adds
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, supported_activities
 
 from finflow.errors import CheckpointError, OutputError
+from finflow.files import lock_file
 from finflow.json_text import parse_json
 from finflow.training.logs.trackers import EventFiles, Tracker, naming_failed_writes
 
@@ -35,6 +35,8 @@ PROFILED = (20, 25)  # updates of a phase, after the caches are warm
 
 class RunLog:
     """The log files of one run folder.
+
+    What is logged goes to the ``trackers`` too, which are closed with the log.
 
     ``branch_from``: another run folder, whose rows up to `resume_at` are copied into this one first.
 
@@ -50,11 +52,12 @@ class RunLog:
         self._step = position.get("step", -1)
         source = branch_from or self.folder
         kept = {name: _kept_rows(source / name, position.get(name, 0)) for name in (METRICS, EVENTS)}
-        with naming_failed_writes(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
         with naming_failed_writes(self.folder / CONSOLE):
+            self.folder.mkdir(parents=True, exist_ok=True)
             self._console = (self.folder / CONSOLE).open("a", encoding="utf-8")
-        _lock(self._console, self.folder)
+        if not lock_file(self._console, wait=False, of_process=True):
+            self._console.close()
+            raise OutputError(f"another process is training in {folder}; wait for it, or stop it first")
         self._files: dict[str, IO[bytes]] = {}
         for name, rows in kept.items():
             with naming_failed_writes(self.folder / name):
@@ -65,7 +68,7 @@ class RunLog:
                 file.seek(0, os.SEEK_END)
         self._waiting = dict.fromkeys(kept, b"")
         events = EventFiles(self.folder, None if resume_at is None else self._step + 1)
-        self._trackers: list[Tracker] = [events]
+        self.trackers: list[Tracker] = [events]
         if branch_from is not None:  # TensorBoard shows the curves that led here
             for line in kept[METRICS].splitlines():
                 row = _row_of(line, source / METRICS)
@@ -78,19 +81,15 @@ class RunLog:
         numbers of Python, NumPy or torch, text or None; NaN and infinities become null.
         """
         row = self._append(METRICS, {**values, "phase": phase, "update": update})
-        for tracker in self._trackers:
+        for tracker in self.trackers:
             tracker.add(update, _curves(row))
         self._step = update
 
     def event(self, row: Mapping[str, Any]) -> None:
         """Write one event of the guard: to events.jsonl, and as a marker and a text to TensorBoard."""
         self._append(EVENTS, row)
-        for tracker in self._trackers:
+        for tracker in self.trackers:
             tracker.add_event(int(row["update"]), str(row["level"]), str(row["signal"]), str(row["message"]))
-
-    def follow(self, tracker: Tracker) -> None:
-        """Pass what is logged from now on to another tracker too; it is closed with the log."""
-        self._trackers.append(tracker)
 
     def result(self, hyperparameters: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Pass the finite final metrics of a run to TensorBoard's table of hyperparameters, and to other trackers."""
@@ -98,7 +97,7 @@ class RunLog:
             key: value if isinstance(value, float | int | str) else str(value) for key, value in hyperparameters.items()
         }
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-        for tracker in self._trackers:
+        for tracker in self.trackers:
             tracker.add_result(max(self._step, 0), known, finite)
 
     def console(self, text: str) -> None:
@@ -139,7 +138,7 @@ class RunLog:
             with suppress(OSError, ValueError):
                 self._write_waiting(name)
         for close in (
-            *(tracker.close for tracker in self._trackers),  # first: they report failures on the console
+            *(tracker.close for tracker in self.trackers),  # first: they report failures on the console
             *(file.close for file in self._files.values()),
             self._console.close,
         ):
@@ -174,29 +173,9 @@ class UpdateProfiler:
             self._running = None
 
 
-def _lock(file: IO[str], folder: Path) -> None:
-    """Let one process alone write a run's logs; the lock ends with the process."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:  # another error means a file system without locks
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            file.close()
-            raise OutputError(f"another process is training in {folder}; wait for it, or stop it first") from None
-
-
 def _kept_rows(path: Path, size: int) -> bytes:
-    if size == 0:
-        return b""
-    try:
-        with path.open("rb") as file:
-            kept = file.read(size)
-    except FileNotFoundError:
-        kept = b""
-    if len(kept) < size or not kept.endswith(b"\n"):
+    kept = path.read_bytes()[:size] if size and path.is_file() else b""
+    if len(kept) < size or (size and not kept.endswith(b"\n")):
         raise CheckpointError(
             f"{path} holds {len(kept)} of the {size} bytes written before the checkpoint: it was changed since, "
             "so the run cannot be resumed"

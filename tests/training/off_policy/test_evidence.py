@@ -18,7 +18,7 @@ from finflow.agent.networks.policy import blended
 from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.tensor_file import read_tensors
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.phases import finetune as phase
 from finflow.training.phases.finetune import stage_updates
 from finflow.training.trainer import FinFlowTrainer
@@ -92,7 +92,7 @@ def test_the_policies_of_the_blocks_and_the_blend_are_part_of_the_agent_s_one_fi
     with torch.no_grad():
         alone = [blended(one, Blend.from_tensor(agent.blend))(states) for one in (agent.policy, *agent.members)]
         mean = torch.stack([one.distribution.centre() for one in alone]).mean(dim=0).numpy()
-        opened = policy_of(saved, CPU)(states).distribution.centre().numpy()
+        opened = saved.agent.policy(CPU)(states).distribution.centre().numpy()
     assert np.allclose(agent.act(observation), mean, atol=1e-6)  # float32
     assert not np.allclose(alone[0].distribution.centre().numpy(), mean, atol=1e-4)  # the others count
     agent.save(tmp_path / "agent.safetensors")
