@@ -1,4 +1,4 @@
-"""What is done with trained agents, strategies and preferences: evaluation, audit, explanation, trading, learning."""
+"""Modes of trained agents, strategies and preferences: evaluation, audit, explanation, trading, learning."""
 
 from __future__ import annotations
 
