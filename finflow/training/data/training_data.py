@@ -119,7 +119,6 @@ def prepare_pieces(
     config: Config,
     pieces: Sequence[range],
     validation: int,
-    features: Features | None = None,
 ) -> TrainingData:
     """The market of a training that may not see some of the bars: the pieces that are left, joined.
 
@@ -139,8 +138,7 @@ def prepare_pieces(
     """
     joined = panel.spliced(pieces)
     train_end = joined.n_bars - validation
-    if features is None:
-        features = compute_features(joined, train_end, config.features)
+    features = compute_features(joined, train_end, config.features)
     moments = _moments(joined, config, range(features.first_bar, train_end))
     process = DecisionProcess(joined, features, config.env, config.objectives, moments)
     listed = int(np.flatnonzero(joined.listed.sum(axis=1) >= 2)[0])
@@ -160,19 +158,13 @@ def prepare_pieces(
     return TrainingData(config, joined, split, process, features, moments, tuple(segments))
 
 
-def process_on(training_data: TrainingData, panel: MarketPanel, features: Features | None = None) -> DecisionProcess:
+def process_on(training_data: TrainingData, panel: MarketPanel) -> DecisionProcess:
     """The decision process of a trained agent on other bars: everything that is fitted comes from its training."""
-    config = training_data.config
-    if features is None:
-        features = features_on(training_data, panel)
-    return DecisionProcess(panel, features, config.env, config.objectives, training_data.moments)
-
-
-def features_on(training_data: TrainingData, panel: MarketPanel) -> Features:
-    """Features of other bars, by what was fitted on the training window."""
-    if training_data.features.fitted is None:
+    config, fitted = training_data.config, training_data.features.fitted
+    if fitted is None:
         raise ValueError("nothing was fitted with these features")
-    return apply_features(panel, training_data.features.fitted, training_data.config.features)
+    features = apply_features(panel, fitted, config.features)
+    return DecisionProcess(panel, features, config.env, config.objectives, training_data.moments)
 
 
 def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
