@@ -46,7 +46,7 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.make_env import make_env
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
-from finflow.training.on_policy.vector_tasks import Environment, VectorTask
+from finflow.training.on_policy.on_policy_rollouts import Environment, VectorTask
 from finflow.training.phases.pretrain import Epochs
 from finflow.training.phases.training_state import seeded
 from scripts.evidence.on_policy_tasks import make_task
@@ -215,10 +215,10 @@ def _compare(
 def our_rollouts(name: str) -> Rate:
     """Rollouts and updates of the advanced trainer; rewards as they are."""
     env: Environment = make_env(num_envs=ENVIRONMENTS) if name == "market" else make_task(name, ENVIRONMENTS)
-    spaces = VectorTask(env).spaces
+    task = VectorTask(env)
     trainer = AdvancedPPOTrainer(
-        spaces.observations,
-        spaces.actions,
+        task.state_dim,
+        task.action_dim,
         settings=OnPolicySettings.of("ppo", entropy_coefficient=0.0, epochs=EPOCHS, minibatch=MINIBATCH),
         reward_config=RewardNormalizerConfig.preset("off"),
     )

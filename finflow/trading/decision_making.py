@@ -35,7 +35,6 @@ from finflow.trading.order_rounding import Account, Plan, price_plan, round_orde
 from finflow.training.judging.agent_strategy import Agents
 from finflow.training.judging.explainer import (
     ExactDecision,
-    decide,
     in_double,
     integrated_gradients,
     mean_of,
@@ -89,7 +88,7 @@ class Reasoning(ExactDecision):
             self.states.portfolio,
             self.states.complete,
         )
-        aim_before = mean_of(decide(policy, before).aim[0] for policy in self.policies)
+        aim_before = mean_of(policy(before).aim[0] for policy in self.policies)
         moved = self.aim - aim_before
         direction = 0.5 * moved.sign().unsqueeze(0)
         read = attrgetter("aim")
@@ -152,7 +151,7 @@ class Reasoning(ExactDecision):
             place = assets[row, traded] if feature < count else market[row]
             place[feature if feature < count else feature - count] = value
         states = States(assets, market, self.states.portfolio.repeat(len(chosen), 1), self.states.complete)
-        return self._codes(mean_of(self._acted(decide(policy, states)) for policy in self.policies), traded)
+        return self._codes(mean_of(self._acted(policy(states)) for policy in self.policies), traded)
 
     def _acted(self, decision: Decision) -> Tensor:
         return acted_portfolio(decision.distribution, self.acting, self.market.panel.dates[self.market.known])

@@ -27,7 +27,7 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import Config
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer, train_advanced_ppo
-from finflow.training.on_policy.vector_tasks import VectorTask
+from finflow.training.on_policy.on_policy_rollouts import VectorTask
 from scripts.evidence.results import Variant, ask_peer, kept_results, write_result
 from scripts.evidence.tables import markdown_table
 

@@ -25,7 +25,7 @@ from finflow.evaluation.analysis.attribution import (
 from finflow.evaluation.backtest import run_backtests, with_memos
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
-from finflow.training.judging.explainer import Explainer, decide, in_double, integrated_gradients, states_in_double
+from finflow.training.judging.explainer import Explainer, in_double, integrated_gradients, states_in_double
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 from tests.evaluation.made_up import section_html
@@ -224,7 +224,7 @@ def test_the_parts_sum_to_the_difference_from_the_baseline(unlisted: tuple[int, 
     torch.testing.assert_close(whole - (found.value - found.baseline), found.error)
     assert float(found.error.abs().max()) <= 1e-4
     assert float((found.value - found.baseline).abs().max()) > 1e-3, "there is something to explain"
-    torch.testing.assert_close(found.value, decide(policy, states).distribution.centre()[0, :3])
+    torch.testing.assert_close(found.value, policy(states).distribution.centre()[0, :3])
     for asset in unlisted:
         assert float(found.assets[:, asset].abs().max()) == 0.0
 

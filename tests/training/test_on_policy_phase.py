@@ -17,8 +17,7 @@ from finflow.config import Config, load_config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
-from finflow.training.on_policy.on_policy_rollouts import RolloutCollector
-from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout
+from finflow.training.on_policy.on_policy_market import RolloutCollector, rollouts_of, steps_per_rollout
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import learning_market
 from finflow.training.trainer import FinFlowTrainer

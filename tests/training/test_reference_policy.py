@@ -22,7 +22,7 @@ from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.reference_policy import ReferenceControl, policy_tensors, read_reference
 from finflow.training.data.training_data import prepare
-from finflow.training.on_policy.on_policy_rollouts import Reference
+from finflow.training.on_policy.on_policy_market import Reference
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 from tests.training.test_guarding import events_of

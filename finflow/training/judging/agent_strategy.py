@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.agent.batch import states_of
-from finflow.agent.networks.decision import Decision, acted_portfolio
+from finflow.agent.networks.decision import MarketReading, acted_portfolio
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import ActingConfig, Config
 from finflow.env.decision_process import DecisionProcess
@@ -244,20 +244,24 @@ def check_alike(checkpoints: Sequence[Checkpoint]) -> None:
 
 
 @torch.no_grad()
-def _decisions(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> Iterator[Decision]:
-    """Decisions at decision bars, many at once; the parts used here do not depend on the weights held."""
-    device = next(policy.parameters()).device
-    market = MarketTensors.of(process, device)
-    for start in range(bars.start, bars.stop, ROWS):
-        rows = torch.arange(start, min(start + ROWS, bars.stop), device=device)
-        held = torch.full((len(rows), process.portfolio_size), 1.0 / process.n_weights, device=device)
-        yield policy(market.states(rows, held))
+def read_bars(policy: ExpertPolicy, market: MarketTensors, bars: range, rows: int = ROWS) -> MarketReading:
+    """Reading of a policy of the market at decision bars, (steps, ...), so many at once."""
+    device, readings = market.market.device, []
+    for start in range(bars.start, bars.stop, rows):
+        some = torch.arange(start, min(start + rows, bars.stop), device=device)
+        blank = torch.zeros(len(some), market.assets.shape[1] + 4, device=device)  # the weights held are not read
+        readings.append(policy.read_market(market.states(some, blank)))
+    return MarketReading.join(readings, torch.cat)
+
+
+def _read(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> MarketReading:
+    return read_bars(policy, MarketTensors.of(process, next(policy.parameters()).device), bars)
 
 
 def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> NDArray[np.float64]:
     """The portfolios that the experts name at decision bars, (steps, 5, K)."""
-    experts = [one.experts[:, : len(EXPERTS)] for one in _decisions(policy, process, bars)]
-    return np.concatenate([one.double().cpu().numpy() for one in experts])
+    portfolios: FloatArray = _read(policy, process, bars).experts[:, : len(EXPERTS)].double().cpu().numpy()
+    return portfolios
 
 
 def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, states: TwoStates) -> ByState | None:
@@ -265,12 +269,10 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
     bars = process.decision_bars(window)
     if not len(bars):
         return None
-    gates, cash = [], []
-    for decision in _decisions(policy, process, bars):
-        gates.append(decision.gate.double().cpu().numpy())
-        cash.append(decision.aim[:, -1].double().cpu().numpy())
+    reading = _read(policy, process, bars)
+    gate, cash = (part.double().cpu().numpy() for part in (reading.gate, reading.aim[:, -1]))
     score = crisis(PanelView(process.panel), states)[np.array(bars) - process.lag]
-    return gate_by_state(score, np.concatenate(gates), np.concatenate(cash), policy.sources)
+    return gate_by_state(score, gate, cash, policy.sources)
 
 
 def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:

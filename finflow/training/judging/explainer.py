@@ -57,8 +57,8 @@ class Shares(NamedTuple):
 
 
 def in_double(policy: ExpertPolicy) -> ExpertPolicy:
-    """A copy on the CPU in double precision."""
-    exact = copy.deepcopy(policy).cpu().double()
+    """A copy on the CPU in double precision, whose parameters need no gradients."""
+    exact = copy.deepcopy(policy).cpu().double().requires_grad_(False)
     for part in exact.modules():
         if isinstance(part, ExpertPolicy):
             part.keeps_slope = True
@@ -74,11 +74,6 @@ def states_at(process: DecisionProcess, bar: int, portfolio: NDArray[np.float64]
 def states_in_double(states: States) -> States:
     assets, market, portfolio = (tensor.cpu().double() for tensor in states[:3])
     return States(assets, market, portfolio, states.complete)
-
-
-@torch.no_grad()
-def decide(policy: ExpertPolicy, states: States) -> Decision:
-    return policy(states)
 
 
 def centre_of(decision: Decision) -> Tensor:
@@ -127,8 +122,7 @@ def integrated_gradients(
 
     inputs = features_of(states)
     baseline_inputs = tuple(map(torch.zeros_like, inputs)) if since is None else features_of(since)
-    with torch.no_grad():
-        value, baseline = (scalars(*(*given, directions)) for given in (inputs, baseline_inputs))
+    value, baseline = (scalars(*(*given, directions)) for given in (inputs, baseline_inputs))
     method, steps = IntegratedGradients(scalars), FIRST_STEPS
     while True:
         of_assets, of_market, of_reward = method.attribute(
@@ -154,7 +148,7 @@ class ExactDecision:
 
     def __init__(self, policies: Sequence[ExpertPolicy], states: States) -> None:
         self.policies, self.states = policies, states
-        self.decisions = [decide(policy, states) for policy in policies]
+        self.decisions = [policy(states) for policy in policies]
         self.held = states.weights[0]
         self.aim = mean_of(one.aim[0] for one in self.decisions)
         self.trade_rate = float(mean_of(one.trade_rate[0, 0] for one in self.decisions))

@@ -34,6 +34,7 @@ from finflow.tensor_file import without_prefix
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
+from finflow.training.judging.agent_strategy import read_bars
 
 
 class Block(NamedTuple):
@@ -180,15 +181,11 @@ def _read_block(
     beginning : Tensor, (rows, K)
         The references' portfolios at the first decision.
     """
-    device, readings, references = tensors.market.device, [], []
-    for start in range(bars.start, bars.stop, ROWS):
-        rows = torch.arange(start, min(start + ROWS, bars.stop), device=device)
-        states = tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=device))
-        readings.append(policy.read_market(states))
-        portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
-        references.append(torch.stack(portfolios, dim=1))
-    reading = MarketReading.join(readings, torch.cat)
-    reference = torch.cat(references).repeat_interleave(len(CONFIDENCES), dim=1)
+    reading, device = read_bars(policy, tensors, bars, ROWS), tensors.market.device
+    rows = torch.arange(bars.start, bars.stop, device=device)
+    states = tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=device))
+    portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
+    reference = torch.stack(portfolios, dim=1).repeat_interleave(len(CONFIDENCES), dim=1)
     confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES)).unsqueeze(-1)
     return reading, reference.lerp(reading.aim.unsqueeze(1), confidence), reference[0]
 

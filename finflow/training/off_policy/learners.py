@@ -70,6 +70,11 @@ class Learner:
     noise: Generator
     behaviour: Transitions = field(init=False)
 
+    @property
+    def SAVED(self) -> tuple[str, ...]:
+        """Parts that are saved with the learners; the delivered agent is saved on its own."""
+        return ("agent", "portfolios", "noise") if self.number else ("portfolios", "noise")
+
 
 class Learners:
     """All learners of a training, the delivered agent's first.
@@ -204,7 +209,7 @@ def capture_learners(learners: Sequence[Learner], with_replay: bool) -> tuple[di
     tensors: dict[str, Tensor] = {}
     facts = []
     for one in learners:
-        parts, state = capture(_Saved.of(one))
+        parts, state = capture(one)
         if with_replay:
             kept = one.replay.occupied
             parts |= {f"replay/{name}": column[:kept].clone() for name, column in one.replay.columns.items()}
@@ -215,11 +220,11 @@ def capture_learners(learners: Sequence[Learner], with_replay: bool) -> tuple[di
 
 def restore_learners(learners: Sequence[Learner], tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     for one, facts in zip(learners, state["learners"], strict=True):
-        own, saved = without_prefix(tensors, f"{one.number}/"), _Saved.of(one)
+        own = without_prefix(tensors, f"{one.number}/")
         if rows := without_prefix(own, "replay/"):
             one.replay.restore(rows, facts["written"], facts["first"], one.portfolios.process)
         own = {name: tensor for name, tensor in own.items() if not name.startswith("replay/")}
-        restore(saved, own, {name: facts[name] for name in vars(saved)})
+        restore(one, own, {name: facts[name] for name in one.SAVED})
 
 
 def groups(learners: Sequence[Learner]) -> list[Sequence[Learner]]:
@@ -239,17 +244,6 @@ def rewinder(learners: Iterable[Learner]) -> Callable[[], None]:
             one.noise.set_state(noise)
 
     return put_back
-
-
-@dataclass
-class _Saved:
-    agent: BCell | None
-    portfolios: Portfolios
-    noise: Generator
-
-    @classmethod
-    def of(cls, one: Learner) -> _Saved:
-        return cls(None if one.number == 0 else one.agent, one.portfolios, one.noise)
 
 
 def _slack(config: Config, capacity: int) -> int:

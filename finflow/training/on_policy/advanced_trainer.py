@@ -29,8 +29,7 @@ from finflow.guard.checkpoint_manager import CheckpointManager
 from finflow.json_text import parse_json
 from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.on_policy.guarded_learning import Learning, TrainingProgress, task_seed
-from finflow.training.on_policy.on_policy_rollouts import Trajectories, take_steps, task_rollout
-from finflow.training.on_policy.vector_tasks import Environment, VectorTask
+from finflow.training.on_policy.on_policy_rollouts import Environment, VectorTask, take_steps, task_rollout
 
 METRICS, CHECKPOINT = "metrics.jsonl", f"{LATEST}{SUFFIX}"
 RETURNS_KEPT = 100  # newest episodes whose returns are averaged
@@ -131,18 +130,17 @@ class AdvancedPPOTrainer:
         if self._task is not None and env is self._task.given:
             return self._task
         task = VectorTask(env)
-        spaces = task.spaces
-        for name, size in (("state_dim", spaces.observations), ("action_dim", spaces.actions)):
-            if getattr(self, name) != size:
-                raise ConfigError(f"{name} is {getattr(self, name)}, and the environment has {size}")
+        for name in ("state_dim", "action_dim"):
+            if getattr(self, name) != getattr(task, name):
+                raise ConfigError(f"{name} is {getattr(self, name)}, and the environment has {getattr(task, name)}")
         if self._progress is None:
             generator = torch.Generator().manual_seed(self.seed)
-            agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
+            agent = TaskActorCritic(task.state_dim, task.action_dim, task.kind, generator)
             learner = OnPolicyLearner(agent, self.settings, generator, flat=True)
             learning = Learning(learner, self.entropy, self.rewards, constant_entropy=self._constant)
             self._progress = TrainingProgress(learning, self.checkpoints)
-        elif self.agent.kind != spaces.kind:
-            raise ConfigError(f"the policy's actions are {self.agent.kind}, the environment's are {spaces.kind}")
+        elif self.agent.kind != task.kind:
+            raise ConfigError(f"the policy's actions are {self.agent.kind}, the environment's are {task.kind}")
         self._task, self._resets = task, True
         return task
 
@@ -160,7 +158,7 @@ class AdvancedPPOTrainer:
             task.reset(task_seed(self.seed, progress.training_step))
             self._running, self._resets = np.zeros(task.size), False
         taken = take_steps(task, self.agent, n_steps // task.size, learning.learner.generator)
-        returns, counted = _ended_returns(taken, self._running), taken.counted
+        returns, counted = taken.ended_returns(self._running), taken.counted
         progress.episode_count += len(returns)
         progress.decisions += int(counted.sum())
         self._collected, self._rollout = True, None
@@ -212,7 +210,7 @@ class AdvancedPPOTrainer:
             raise ConfigError(f"observations have the shape {np.shape(observations)}, not (n, {self.state_dim})")
         with torch.no_grad():
             distribution = self.agent.distribution((torch.as_tensor(observations, dtype=torch.float32),))
-        return self._task.spaces.bounded(distribution.mode().numpy())
+        return self._task.bounded(distribution.mode().numpy())
 
     def begin_episodes(self) -> None:
         """Have all episodes begin anew at the next rollout, with a new seed."""
@@ -232,16 +230,6 @@ class AdvancedPPOTrainer:
         self.progress.load(Path(path), self._facts)
         self._collected, self._rollout = False, None
         self.begin_episodes()
-
-
-def _ended_returns(taken: Trajectories, running: NDArray[np.float64]) -> list[float]:
-    """Undiscounted returns of the episodes that ended; ``running`` ones (n,) are changed in place."""
-    returns: list[float] = []
-    for rewards, over in zip(taken.rewards, taken.ended.bool().numpy(), strict=True):
-        running += rewards
-        returns += running[over].tolist()
-        running[over] = 0.0
-    return returns
 
 
 def train_advanced_ppo(
@@ -294,10 +282,10 @@ def train_advanced_ppo(
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"{name} is a whole number of at least 1, not {count}")
-    spaces = VectorTask(env).spaces
+    task = VectorTask(env)
     trainer = AdvancedPPOTrainer(
-        spaces.observations,
-        spaces.actions,
+        task.state_dim,
+        task.action_dim,
         lr,
         entropy_config,
         reward_config,

@@ -1,29 +1,20 @@
-"""Rollouts of a policy, on the market and in tasks: its decisions, what followed them, and advantages.
-
-On the market an observation is a bar and a portfolio; the features are looked up by bar. An action is the vector of a
-portfolio's log ratios.
-"""
+"""Rollouts of a policy: its decisions in environments that step together, what followed them, and advantages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
+import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-from finflow.agent.batch import States
-from finflow.agent.networks.critic import ValueNetwork
-from finflow.agent.networks.distributions import LogisticNormal
-from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.on_policy.on_policy_losses import generalised_advantages
 from finflow.agent.on_policy.on_policy_settings import ActorCritic, Observations, OnPolicySettings, Rollout
-from finflow.env.rewards.reward_queue import RewardQueue
-from finflow.training.data.replay import MarketTensors
-from finflow.training.data.rewards import RewardUnits
+from finflow.errors import ConfigError
 
 Flags = NDArray[np.bool_]
 Rewards = NDArray[np.float64]
@@ -67,6 +58,15 @@ class Trajectories(NamedTuple):
         """True where all rewards and observations are numbers."""
         parts = (*self.observations, *self.following)
         return bool(np.isfinite(self.rewards).all() and all(part.isfinite().all() for part in parts))
+
+    def ended_returns(self, running: Rewards) -> list[float]:
+        """Undiscounted returns of the episodes that ended; ``running`` ones (n,) are changed in place."""
+        returns: list[float] = []
+        for rewards, over in zip(self.rewards, self.ended.bool().numpy(), strict=True):
+            running += rewards
+            returns += running[over].tolist()
+            running[over] = 0.0
+        return returns
 
 
 @torch.no_grad()
@@ -117,13 +117,95 @@ def rollout_of(
     return Rollout(tuple(part[kept] for part in taken.observations), *(part[kept] for part in parts))
 
 
-@torch.no_grad()
-def market_rollout(taken: Trajectories, earnings: Earnings, agent: ActorCritic, settings: OnPolicySettings) -> Rollout:
-    values, following = (
-        agent.value(tuple(part.flatten(0, 1) for part in observations)).view_as(earnings.rewards)
-        for observations in (taken.observations, taken.following)
-    )
-    return rollout_of(taken, earnings.rewards, earnings.kept, values, following, settings)
+Environment = gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
+Floats = NDArray[np.float32]
+
+
+class VectorTask:
+    """Any gymnasium task as a vector environment with flat observations.
+
+    Vector environments begin the next episode of a finished one in the same step, in the next step, or on request. Here
+    all three have one interface: a step gives the observation that followed the action, even where the episode ended
+    with it, and the observation to decide at next.
+
+    ``state_dim``: numbers in one observation, all its parts one after the other. ``action_dim``: actions of a Discrete
+    space, or dimensions of a Box. Raises ConfigError for another action space, or observations that are no numbers.
+    """
+
+    def __init__(self, env: Environment) -> None:
+        self.given = env
+        if isinstance(env, gym.Env):
+            self.env: VectorEnv[Any, Any, Any] = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
+        elif isinstance(env, VectorEnv):
+            self.env = env
+        else:
+            raise ConfigError(f"an environment is a gymnasium Env or VectorEnv, not {type(env).__name__}")
+        try:
+            self.state_dim = gym.spaces.flatdim(self.env.single_observation_space)
+        except (NotImplementedError, ValueError):
+            kind = type(self.env.single_observation_space).__name__
+            raise ConfigError(f"observations of the kind {kind} cannot be made a vector of numbers") from None
+        actions = self.env.single_action_space
+        if isinstance(actions, gym.spaces.Discrete):
+            self.action_dim, self._first = int(actions.n), int(actions.start)
+        elif isinstance(actions, gym.spaces.Box) and len(actions.shape) == 1:
+            self.action_dim, self._first = actions.shape[0], 0
+        else:
+            raise ConfigError(f"the action space is {actions}, and has to be Discrete or a Box of one dimension")
+        self.kind: Literal["discrete", "box"] = "box" if isinstance(actions, gym.spaces.Box) else "discrete"
+        self.size = self.env.num_envs
+        self.mode = AutoresetMode(self.env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
+        self.observations = np.zeros((self.size, self.state_dim), np.float32)
+        self._beginning = np.zeros(self.size, np.bool_)
+
+    def bounded(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Actions of a policy, (n,) or (n, d), as the environment takes them."""
+        space = self.env.single_action_space
+        if isinstance(space, gym.spaces.Box):
+            clipped: NDArray[Any] = np.clip(actions, space.low, space.high)
+            return clipped
+        return actions + self._first
+
+    def reset(self, seed: int) -> None:
+        observation, _ = self.env.reset(seed=seed)
+        self.observations = self._flat(observation)
+        self._beginning = np.zeros(self.size, np.bool_)
+
+    @property
+    def observed(self) -> Observations:
+        return (torch.tensor(self.observations),)
+
+    def step(self, actions: Tensor) -> Outcome:
+        """Take actions, (n,) or (n, d); those of a Box are clipped to its bounds."""
+        observation, rewards, terminated, truncated, info = self.env.step(self.bounded(actions.numpy()))
+        observations = self._flat(observation)
+        ended = terminated | truncated
+        following, counted = observations, np.ones(self.size, np.bool_)
+        if self.mode == AutoresetMode.NEXT_STEP:
+            counted = ~self._beginning
+            self._beginning = ended
+        elif ended.any():
+            if self.mode == AutoresetMode.SAME_STEP:
+                following = observations.copy()
+                space = self.env.single_observation_space
+                last = [gym.spaces.flatten(space, one) for one in info["final_obs"][ended]]
+                following[ended] = np.stack([np.asarray(one, np.float32) for one in last])
+            else:
+                observation, _ = self.env.reset(options={"reset_mask": ended})
+                observations = self._flat(observation)
+        self.observations = observations
+        return Outcome(np.asarray(rewards, np.float64), (torch.tensor(following),), terminated, ended, counted)
+
+    def _flat(self, observation: Any) -> Floats:
+        """Observations of all environments as rows of numbers, in the order of ``gymnasium.spaces.flatten``."""
+        space, size = self.env.single_observation_space, self.size
+        if isinstance(space, gym.spaces.Box):
+            return np.asarray(observation, np.float32).reshape(size, -1)
+        if isinstance(space, gym.spaces.Dict) and all(isinstance(one, gym.spaces.Box) for one in space.values()):
+            parts = [np.asarray(observation[name], np.float32).reshape(size, -1) for name in space]
+            return np.concatenate(parts, axis=1)
+        rows = gym.vector.utils.iterate(gym.vector.utils.batch_space(space, size), observation)
+        return np.stack([np.asarray(gym.spaces.flatten(space, row), np.float32) for row in rows])
 
 
 @torch.no_grad()
@@ -143,107 +225,3 @@ def task_rollout(
     kept = torch.from_numpy(taken.counted)
     rollout = rollout_of(taken, torch.from_numpy(rewards).float(), kept, values[:-1], ahead, settings)
     return rollout._replace(log_prob=agent.distribution(rollout.observations).log_prob(rollout.actions))
-
-
-class MarketActorCritic:
-    """A policy of experts and a value function over one market."""
-
-    def __init__(self, policy: ExpertPolicy, value_network: ValueNetwork, market: MarketTensors) -> None:
-        self.policy = policy
-        self.value_network = value_network
-        self.market = market
-
-    def states(self, observations: Observations) -> States:
-        """The observations with the market's features, one row of the market for each portfolio."""
-        bars, portfolio = observations
-        return self.market.states(bars, portfolio)
-
-    def distribution(self, observations: Observations) -> LogisticNormal:
-        return self.policy(self.states(observations)).distribution
-
-    def value(self, observations: Observations) -> Tensor:
-        """Discounted scaled rewards expected from each observation, (batch,)."""
-        value: Tensor = self.value_network(self.states(observations))
-        return value
-
-    def actor_parameters(self) -> Iterator[nn.Parameter]:
-        return self.policy.parameters()
-
-    def critic_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the value function; the behaviour's value does not learn."""
-        yield from self.value_network.encoder.parameters()
-        yield from self.value_network.own.parameters()
-
-
-class Reference(NamedTuple):
-    """Frozen policy that decisions are charged for leaving. ``beta``: scaled reward per nat and free dimension."""
-
-    policy: ExpertPolicy
-    beta: float
-
-
-class Earnings(NamedTuple):
-    """Rewards of decisions on the market, (steps, portfolios)."""
-
-    rewards: Tensor  # in scaled units, less what the reference takes
-    kept: Tensor  # decisions to learn from
-    divergence: float  # mean KL to the reference in nats per free dimension; 0 without one
-
-
-@dataclass
-class RolloutCollector:
-    """Collects rollouts on the market; rewards that workers compute are fetched at the end of each.
-
-    ``accept``: which of the environments' rewards may be learned from; None for all. ``by_segment``: moves scaled
-    rewards, with the ends of episodes, both (steps, portfolios), to the ends of their segments.
-    """
-
-    environments: Environments
-    agent: MarketActorCritic
-    units: RewardUnits
-    generator: Generator
-    accept: Callable[[Rewards], Flags | None]
-    queue: RewardQueue | None = None
-    by_segment: Callable[[Tensor, Tensor], Tensor] | None = None
-
-    @torch.no_grad()
-    def collect(self, steps: int, reference: Reference | None = None) -> tuple[Trajectories, Earnings]:
-        """Take so many vector steps from the present state of the environments, and scale their rewards.
-
-        ``reference``: each reward is less ``beta (log pi - log pi_ref)`` per free dimension. Raises TrainingError if a
-        reward cannot be computed; the guard has seen none of the rollout then.
-        """
-        taken = take_steps(self.environments, self.agent, steps, self.generator)
-        raw = taken.rewards if self.queue is None else self.queue.collect()
-        scaled, kept = zip(*(self._scaled(*one) for one in zip(raw, taken.observations[0], strict=True)), strict=True)
-        rewards = torch.stack(scaled)
-        if self.by_segment is not None:
-            rewards = self.by_segment(rewards, taken.ended)
-        divergence = 0.0 if reference is None else self._charge(taken, rewards, reference)
-        return taken, Earnings(rewards, torch.stack(kept), divergence)
-
-    def _charge(self, taken: Trajectories, rewards: Tensor, reference: Reference) -> float:
-        """Charge rewards, in place, for leaving the reference; returns the mean KL to it, per free dimension."""
-        divergence = 0.0
-        for step, log_prob in enumerate(taken.log_prob):
-            observed = tuple(part[step] for part in taken.observations)
-            own = self.agent.distribution(observed)
-            other = reference.policy(self.agent.states(observed)).distribution
-            rewards[step] -= reference.beta * (log_prob - other.log_prob(taken.actions[step])) / own.dimensions
-            divergence += _mean_per_dimension(own.kl(other), own.dimensions) / len(rewards)
-        return divergence
-
-    def _scaled(self, reward: Rewards, bars: Tensor) -> tuple[Tensor, Tensor]:
-        """Rewards of a vector step in the learners' units, 0 where they are not accepted; and which are."""
-        kept = self.accept(reward)
-        accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
-        self.units.remember(reward[accepted], bars.cpu().numpy()[accepted])
-        known = torch.as_tensor(accepted, device=bars.device)
-        raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=bars.device)
-        return torch.where(known, self.units.scaled(raw, bars), torch.zeros_like(raw)), known
-
-
-def _mean_per_dimension(divergence: Tensor, dimensions: int | Tensor) -> float:
-    if isinstance(dimensions, Tensor):
-        return float((divergence / dimensions).mean())
-    return float(divergence.mean()) / dimensions

@@ -24,11 +24,14 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.replay import Transitions
-from finflow.training.on_policy.on_policy_rollouts import Earnings, Reference, RolloutCollector, market_rollout
-from finflow.training.on_policy.on_policy_state import (
+from finflow.training.on_policy.on_policy_market import (
     UNREAD,
+    Earnings,
     EndedEpisode,
     OnPolicyState,
+    Reference,
+    RolloutCollector,
+    market_rollout,
     on_policy_settings,
     rollouts_of,
     steps_per_rollout,

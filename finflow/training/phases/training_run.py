@@ -34,7 +34,7 @@ from finflow.training.judging.validation import (
 )
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import RunLog, UpdateProfiler
-from finflow.training.on_policy.on_policy_state import EndedEpisode
+from finflow.training.on_policy.on_policy_market import EndedEpisode
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState

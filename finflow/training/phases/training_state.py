@@ -38,7 +38,7 @@ from finflow.training.data.training_data import TrainingData
 from finflow.training.logs.run_log import METRICS, RunLog
 from finflow.training.off_policy.evidence import OutOfFold
 from finflow.training.off_policy.learners import Learners, online_updates
-from finflow.training.on_policy.on_policy_state import OnPolicyState, rollouts_of, steps_per_rollout
+from finflow.training.on_policy.on_policy_market import OnPolicyState, rollouts_of, steps_per_rollout
 
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
 

@@ -1,32 +1,238 @@
-"""Evidence of a training: judged once, kept in the agent's file, the same bits after a stop and on two cores."""
+"""Evidence of a training: blocks that no learner of theirs sees, backtests of blends there, and the judgement, kept."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
+from finflow import cores
 from finflow.agent.batch import states_of
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
 from finflow.config import Config
 from finflow.errors import TrainingError
+from finflow.evaluation.analysis import training_sections
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
-from finflow.training.phases import finetune as phase
+from finflow.training.data.replay import MarketTensors
+from finflow.training.data.training_data import prepare
+from finflow.training.off_policy.evidence import (
+    CONFIDENCES,
+    Block,
+    OutOfFold,
+    backtest_blends,
+    make_blocks,
+    training_blocks,
+    training_segments,
+    transitions_outside,
+    weigh_evidence,
+)
+from finflow.training.off_policy.learners import Learners
+from finflow.training.phases import finetune as phase, pretrain as pretraining
 from finflow.training.phases.finetune import stage_updates
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import WITH_BLOCKS, Make, best, latest, train_through
+from tests.training.whole_trainings import WITH_BLOCKS, Make, best, checkpoint_of, latest, train_through
 
 CPU = torch.device("cpu")
 UPDATES = 8  # 12 episodes of 20 decisions, 32 decisions an update
-Trained = Any
+
+
+class Trained(NamedTuple):
+    """A training that is over, and what makes others in its folder."""
+
+    trainer: FinFlowTrainer
+    make: Make
+    learners: Learners
+    evidence: OutOfFold
+
+
+@pytest.fixture(scope="module")
+def trained(shared: Make) -> Trained:
+    trainer = train_through(shared(**WITH_BLOCKS))
+    state = trainer._begin().state
+    assert state.learners is not None
+    assert state.out_of_fold is not None
+    return Trained(trainer, shared, state.learners, state.out_of_fold)
+
+
+def test_blocks_are_contiguous_purged_and_cover_every_bar() -> None:
+    blocks = make_blocks([range(10, 110)], 4, purge=3)
+    assert [block.held_out for block in blocks] == [range(10, 35), range(35, 60), range(60, 85), range(85, 110)]
+    assert blocks[1].learned == (range(10, 32), range(63, 110))
+    assert blocks[0].learned == (range(38, 110),)
+    for block in blocks:
+        assert all(abs(bar - held) > 3 for one in block.learned for bar in one for held in block.held_out)
+
+
+@pytest.mark.parametrize(("lag", "horizon"), [(1, 1), (2, 1), (1, 7)])
+def test_rewards_of_what_is_learned_end_before_the_block(tiny: Make, lag: int, horizon: int) -> None:
+    """A decision's features come from ``lag`` bars before it; its reward may reach further than a bar after it."""
+    keys: dict[str, object] = {"env__execution_lag": lag}
+    if horizon > 1:
+        keys |= {"objectives__reward": "ranking", "objectives__ranking__k": 2}
+        keys["objectives__ranking__horizon"] = horizon
+    config = tiny(**WITH_BLOCKS | keys)
+    blocks = training_blocks(config, prepare(config))
+    assert len(blocks) == 2
+    for block in blocks:
+        for one in block.learned:
+            assert one.stop - 1 + horizon < block.held_out.start or one.start - lag > block.held_out.stop - 1
+    assert blocks[1].learned[0].stop == blocks[1].held_out.start - lag - horizon
+
+
+def test_learners_of_blocks_begin_and_stay_outside_of_them(trained: Trained) -> None:
+    """Portfolios, the replay, and the behaviour's data: the agent that is delivered alone sees all bars."""
+    learners: Learners = trained.learners
+    dataset = trained.trainer.collect_offline_data()
+    (whole,) = training_segments(trained.trainer.training_data)
+    assert learners.everyone[0].portfolios.starts[-1] == whole.stop - 4
+    for learner, block in zip(learners.of_blocks, trained.evidence.blocks, strict=True):
+        seen = learner.replay.columns["bar"][: learner.replay.occupied].numpy()
+        assert len(seen) > 0
+        held = np.arange(block.held_out.start - 1, block.held_out.stop + 1)
+        kept = transitions_outside(dataset, block).bar
+        assert 0 < len(kept) < len(dataset)
+        assert not np.isin(kept, held).any()
+        assert not np.isin(seen, held).any()
+        assert not np.isin(learner.portfolios.state.bar, held).any()
+        assert not np.isin(learner.portfolios.starts[:, None] + np.arange(4), held).any()
+    own = learners.everyone[0].replay.columns["bar"].numpy()
+    assert any(
+        np.isin(own, np.arange(block.held_out.start, block.held_out.stop)).any() for block in trained.evidence.blocks
+    )
+
+
+def test_no_learner_of_a_block_sees_a_price_of_its_block(trained: Trained) -> None:
+    """Other prices within a block change what the others learn, but not a bit of its own: policy, critics, replay.
+
+    Rewards are changed in the tables of growth, which are all that decisions earn; features are left as they are.
+    """
+    finals = []
+    keys = {**WITH_BLOCKS, "train__online_episodes": 6}
+    for held in (None, 1):
+        other = FinFlowTrainer(trained.make(**keys), pretrained=checkpoint_of(trained.trainer, "pretrained"))
+        run = other._begin()
+        process = other.training_data.learning
+        if held is not None:
+            other._hand_over(run)
+            assert run.state.out_of_fold is not None
+            block = run.state.out_of_fold.blocks[held].held_out
+            process.growth[block.start : block.stop + 1, :-1] *= 1.01
+        other.finetune()
+        learners = other._begin().state.learners
+        assert learners is not None
+        finals.append([one.agent.policy.state_dict() | one.agent.critic.state_dict() for one in learners.everyone])
+        finals[-1][-1] |= dict(learners.everyone[-1].replay.columns)
+    same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(*finals, strict=True)]
+    assert same == [False, False, True]
+
+
+# --- offline learning without a block
+
+
+def test_learners_of_blocks_are_pretrained_no_longer_than_the_agent(tiny: Make) -> None:
+    assert tiny(**WITH_BLOCKS, out_of_fold__pretraining_epochs=0).fold_epochs == 0
+    assert tiny(**WITH_BLOCKS).fold_epochs == 1
+    assert tiny(**WITH_BLOCKS | {"train__offline_training_epochs": 3}, offline__method="none").fold_epochs == 1
+    assert tiny(**WITH_BLOCKS | {"out_of_fold__blocks": 1}).fold_epochs == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_pretraining_during_the_offline_phase_changes_no_bit(
+    fails: bool, tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own while the agent learns offline; where that process fails, in this one."""
+    keys = {**WITH_BLOCKS, "train__offline_training_epochs": 2, "out_of_fold__pretraining_epochs": 1}
+    keys |= {"train__online_episodes": 2, "train__reward_normalization__enabled": True}
+    alone = train_through(tiny(**keys))
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    pretrain, here, learned_here = pretraining._pretrain_blocks, os.getpid(), []
+
+    def pretrain_or_fail(*arguments: Any) -> Any:
+        learned_here.extend(arguments[-1])  # in the other process a copy is written to
+        if fails and os.getpid() != here:
+            raise RuntimeError
+        return pretrain(*arguments)
+
+    monkeypatch.setattr(pretraining, "_pretrain_blocks", pretrain_or_fail)
+    beside = FinFlowTrainer(tiny(**keys))
+    with pretraining.pretraining_in_parallel(beside._begin(), beside.collect_offline_data()):
+        beside.train_iql()
+    beside.finetune()
+    if fails:
+        assert sorted(learned_here) == list(range(beside.config.out_of_fold.blocks))
+    assert latest(beside).read_bytes() == latest(alone).read_bytes()
+
+
+# --- backtests of blends
+
+
+def test_without_confidence_the_agent_holds_the_reference(trained: Trained) -> None:
+    trainer = trained.trainer
+    process, policy = trainer.training_data.process, trainer.agent.policy
+    volatility = trainer.training_data.log_volatility
+    states = states_of(process.observe(process.start(np.array([process.first_bar + 9]))), CPU)
+    equal = blended(policy, Blend(0.0, "equal-weight", volatility))(states).aim[0]
+    assert torch.allclose(equal, torch.tensor([0.25, 0.25, 0.25, 0.25, 0.0]))
+    inverse = blended(policy, Blend(0.0, "inverse-volatility", volatility))(states).aim[0, :-1]
+    bar = process.first_bar + 9 - process.lag
+    returns = np.diff(np.log(process.panel.close[: bar + 1]), axis=0)[-252:]
+    expected = 1.0 / returns.std(axis=0, ddof=1)
+    # the feature is clipped at five deviations and stored in float32
+    assert np.allclose(inverse.detach().numpy(), expected / expected.sum(), atol=2e-3)
+    own = policy(states)
+    assert torch.equal(blended(policy, Blend(1.0, "equal-weight", volatility))(states).aim, own.aim)
+
+
+def test_blends_are_played_by_the_ledger(trained: Trained) -> None:
+    """Patient equal weight, played by hand; a blend without confidence is the same whatever the policy."""
+    process = trained.trainer.training_data.process
+    tensors, volatility = MarketTensors.of(process, CPU), trained.trainer.training_data.log_volatility
+    bars = range(process.first_bar, process.first_bar + 40)
+    policy = trained.trainer.agent.policy
+    whole, shorter = backtest_blends([(policy, bars), (policy, bars[:39])], process, tensors, volatility)
+    assert np.array_equal(shorter, whole[:, :39])
+    assert whole.shape == (2 * len(CONFIDENCES), 40)
+    state = process.start(np.array([bars.start]), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]]))
+    equal = np.array([[0.25, 0.25, 0.25, 0.25, 0.0]])
+    for step in range(40):
+        taken = process.step(state, state.weights + 0.05 * (equal - state.weights))
+        assert whole[0, step] == pytest.approx(taken.reward[0], abs=1e-6)  # decisions are float32
+        state = taken.state
+
+
+def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:
+    blocks = (Block(range(0, 300), ()), Block(range(300, 600), ()))
+    rng = np.random.default_rng(0)
+    early = 1e-3 * rng.standard_normal((10, 600))
+    early[5] += 2e-3  # inverse volatility is the better reference
+    later = early.copy()
+    later[6:] = later[5] + 1e-3 * np.array(CONFIDENCES[1:])[:, None] + 2e-4 * rng.standard_normal((4, 600))
+    for one in (early, later):
+        one[1:5] = one[0]
+    early[6:] = early[5]
+    evidence = weigh_evidence([early, later], blocks, (0, 1.0), seed=0)
+    assert (evidence.look, evidence.blend.reference) == (1, "inverse-volatility")
+    assert evidence.blend.confidence > 0.95
+    nothing = weigh_evidence([early], blocks, (0, 1.0), seed=0)
+    assert nothing.blend.confidence == 0.0
+    assert "nothing was found that holds out of sample; this agent holds inverse volatility" in nothing.describe()
+
+
+def test_the_report_and_the_agent_number_the_references_alike() -> None:
+    """The report reads a number that training logged; rooms below training cannot import the agent's list."""
+    assert training_sections.REFERENCES == REFERENCES
+
+
+# --- the judgement
 
 
 def check_same(path: Path, other: Path) -> None:

@@ -12,7 +12,7 @@ from finflow.config import PreferenceConfig
 from finflow.errors import ConfigError
 from finflow.guard.checkpoint_folder import capture, restore
 from finflow.tensor_file import read_tensors
-from finflow.training.on_policy.on_policy_state import SegmentRewards
+from finflow.training.on_policy.on_policy_market import SegmentRewards
 from tests.training.test_reward_hacking import LOOKS, OFFLINE, RETURN, likes
 from tests.training.whole_trainings import Make, Stop, latest, train_through
 

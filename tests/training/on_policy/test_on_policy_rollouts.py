@@ -14,8 +14,7 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, TaskAct
 from finflow.config import load_config
 from finflow.errors import ConfigError
 from finflow.training.make_env import make_env
-from finflow.training.on_policy.on_policy_rollouts import take_steps, task_rollout
-from finflow.training.on_policy.vector_tasks import VectorTask, flat_observations
+from finflow.training.on_policy.on_policy_rollouts import VectorTask, take_steps, task_rollout
 from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
 
 
@@ -34,9 +33,7 @@ def task_of(mode: AutoresetMode, **options: Any) -> VectorTask:
 
 
 def agent_of(task: VectorTask) -> TaskActorCritic:
-    return TaskActorCritic(
-        task.spaces.observations, task.spaces.actions, task.spaces.kind, torch.Generator().manual_seed(1)
-    )
+    return TaskActorCritic(task.state_dim, task.action_dim, task.kind, torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -80,23 +77,25 @@ def test_observations_of_several_parts_are_flat_as_gymnasium_has_them() -> None:
     shown, _ = env.reset(seed=3)
     space = env.single_observation_space
     rows = [gym.spaces.flatten(space, {name: part[i] for name, part in shown.items()}) for i in range(2)]
-    np.testing.assert_array_equal(flat_observations(space, shown, 2), np.stack(rows))
-    discrete = gym.spaces.Discrete(4)
-    assert flat_observations(discrete, np.array([1, 3]), 2).tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
+    task = VectorTask(env)
+    task.reset(seed=3)
+    np.testing.assert_array_equal(task.observations, np.stack(rows))
+    lake = VectorTask(gym.make("FrozenLake-v1"))
+    lake.reset(seed=0)
+    assert lake.observations.tolist() == [[1.0] + 15 * [0.0]]
 
 
 def test_actions_of_a_box_are_held_to_its_bounds_and_discrete_ones_begin_where_the_space_does() -> None:
     task = VectorTask(FollowTask())
-    assert task.spaces.bounded(np.array([[-3.0, 0.5]])).tolist() == [[-1.0, 0.5]]
-    assert VectorTask(with_actions(gym.spaces.Discrete(3, start=7))).spaces.bounded(np.array([0, 2])).tolist() == [7, 9]
+    assert task.bounded(np.array([[-3.0, 0.5]])).tolist() == [[-1.0, 0.5]]
+    assert VectorTask(with_actions(gym.spaces.Discrete(3, start=7))).bounded(np.array([0, 2])).tolist() == [7, 9]
 
 
 def test_finflows_own_environment_is_a_task() -> None:
-
     task = VectorTask(make_env(load_config("configs/demo.yaml", {}, environ={}), num_envs=3))
     task.reset(seed=0)
     assert take_steps(task, agent_of(task), 6, torch.Generator().manual_seed(0)).finite
-    assert task.spaces.kind == "box"
+    assert task.kind == "box"
 
 
 @pytest.mark.parametrize(

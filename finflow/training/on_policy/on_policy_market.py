@@ -1,28 +1,46 @@
-"""State that on-policy learning adds to a training: environments, value function, optimiser, coefficients."""
+"""On-policy learning on the market: environments, policy and value function, rewards, and what a training saves.
+
+An observation is a bar and a portfolio; the features are looked up by bar. An action is the vector of a portfolio's log
+ratios.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
+from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.networks.distributions import log_portfolio
-from finflow.agent.on_policy.on_policy_settings import Observations, OnPolicySettings
+from finflow.agent.networks.critic import ValueNetwork
+from finflow.agent.networks.distributions import LogisticNormal, log_portfolio
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.on_policy.on_policy_settings import ActorCritic, Observations, OnPolicySettings, Rollout
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
 from finflow.config import Config, PreferenceConfig
 from finflow.env.portfolio_state import PortfolioState
+from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.replay import MarketTensors
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import check_portfolios
 from finflow.training.data.training_data import TrainingData
-from finflow.training.on_policy.on_policy_rollouts import MarketActorCritic, Outcome
+from finflow.training.on_policy.on_policy_rollouts import (
+    Environments,
+    Flags,
+    Outcome,
+    Rewards,
+    Trajectories,
+    rollout_of,
+    take_steps,
+)
 
 
 class SegmentRewards:
@@ -123,6 +141,119 @@ class MarketEnvironments:
         if not bool(((age >= 0) & (age < self.env.episode_length)).all()):
             raise ValueError("the age of an environment is out of its range")
         self.env.set_state({name: tensors[name].numpy() for name in fresh}, state["generator"])
+
+
+class MarketActorCritic:
+    """A policy of experts and a value function over one market."""
+
+    def __init__(self, policy: ExpertPolicy, value_network: ValueNetwork, market: MarketTensors) -> None:
+        self.policy = policy
+        self.value_network = value_network
+        self.market = market
+
+    def states(self, observations: Observations) -> States:
+        """The observations with the market's features, one row of the market for each portfolio."""
+        bars, portfolio = observations
+        return self.market.states(bars, portfolio)
+
+    def distribution(self, observations: Observations) -> LogisticNormal:
+        return self.policy(self.states(observations)).distribution
+
+    def value(self, observations: Observations) -> Tensor:
+        """Discounted scaled rewards expected from each observation, (batch,)."""
+        value: Tensor = self.value_network(self.states(observations))
+        return value
+
+    def actor_parameters(self) -> Iterator[nn.Parameter]:
+        return self.policy.parameters()
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the value function; the behaviour's value does not learn."""
+        yield from self.value_network.encoder.parameters()
+        yield from self.value_network.own.parameters()
+
+
+class Reference(NamedTuple):
+    """Frozen policy that decisions are charged for leaving. ``beta``: scaled reward per nat and free dimension."""
+
+    policy: ExpertPolicy
+    beta: float
+
+
+class Earnings(NamedTuple):
+    """Rewards of decisions on the market, (steps, portfolios)."""
+
+    rewards: Tensor  # in scaled units, less what the reference takes
+    kept: Tensor  # decisions to learn from
+    divergence: float  # mean KL to the reference in nats per free dimension; 0 without one
+
+
+@dataclass
+class RolloutCollector:
+    """Collects rollouts on the market; rewards that workers compute are fetched at the end of each.
+
+    ``accept``: which of the environments' rewards may be learned from; None for all. ``by_segment``: moves scaled
+    rewards, with the ends of episodes, both (steps, portfolios), to the ends of their segments.
+    """
+
+    environments: Environments
+    agent: MarketActorCritic
+    units: RewardUnits
+    generator: Generator
+    accept: Callable[[Rewards], Flags | None]
+    queue: RewardQueue | None = None
+    by_segment: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    @torch.no_grad()
+    def collect(self, steps: int, reference: Reference | None = None) -> tuple[Trajectories, Earnings]:
+        """Take so many vector steps from the present state of the environments, and scale their rewards.
+
+        ``reference``: each reward is less ``beta (log pi - log pi_ref)`` per free dimension. Raises TrainingError if a
+        reward cannot be computed; the guard has seen none of the rollout then.
+        """
+        taken = take_steps(self.environments, self.agent, steps, self.generator)
+        raw = taken.rewards if self.queue is None else self.queue.collect()
+        scaled, kept = zip(*(self._scaled(*one) for one in zip(raw, taken.observations[0], strict=True)), strict=True)
+        rewards = torch.stack(scaled)
+        if self.by_segment is not None:
+            rewards = self.by_segment(rewards, taken.ended)
+        divergence = 0.0 if reference is None else self._charge(taken, rewards, reference)
+        return taken, Earnings(rewards, torch.stack(kept), divergence)
+
+    def _charge(self, taken: Trajectories, rewards: Tensor, reference: Reference) -> float:
+        """Charge rewards, in place, for leaving the reference; returns the mean KL to it, per free dimension."""
+        divergence = 0.0
+        for step, log_prob in enumerate(taken.log_prob):
+            observed = tuple(part[step] for part in taken.observations)
+            own = self.agent.distribution(observed)
+            other = reference.policy(self.agent.states(observed)).distribution
+            rewards[step] -= reference.beta * (log_prob - other.log_prob(taken.actions[step])) / own.dimensions
+            divergence += _mean_per_dimension(own.kl(other), own.dimensions) / len(rewards)
+        return divergence
+
+    def _scaled(self, reward: Rewards, bars: Tensor) -> tuple[Tensor, Tensor]:
+        """Rewards of a vector step in the learners' units, 0 where they are not accepted; and which are."""
+        kept = self.accept(reward)
+        accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
+        self.units.remember(reward[accepted], bars.cpu().numpy()[accepted])
+        known = torch.as_tensor(accepted, device=bars.device)
+        raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=bars.device)
+        return torch.where(known, self.units.scaled(raw, bars), torch.zeros_like(raw)), known
+
+
+def _mean_per_dimension(divergence: Tensor, dimensions: int | Tensor) -> float:
+    if isinstance(dimensions, Tensor):
+        return float((divergence / dimensions).mean())
+    return float(divergence.mean()) / dimensions
+
+
+@torch.no_grad()
+def market_rollout(taken: Trajectories, earnings: Earnings, agent: ActorCritic, settings: OnPolicySettings) -> Rollout:
+    values, following = (
+        agent.value(tuple(part.flatten(0, 1) for part in observations)).view_as(earnings.rewards)
+        for observations in (taken.observations, taken.following)
+    )
+    return rollout_of(taken, earnings.rewards, earnings.kept, values, following, settings)
 
 
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
