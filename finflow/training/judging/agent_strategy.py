@@ -269,7 +269,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
     for decision in _decisions(policy, process, bars):
         gates.append(decision.gate.double().cpu().numpy())
         cash.append(decision.aim[:, -1].double().cpu().numpy())
-    score = crisis(PanelView(process.panel), states)[np.array(bars) - process.lag]
+    score = crisis(PanelView(process.panel).market[:, 0], states)[np.array(bars) - process.lag]
     return gate_by_state(score, np.concatenate(gates), np.concatenate(cash), policy.sources)
 
 
