@@ -80,8 +80,8 @@ def episodes(config: Config, given: argparse.Namespace) -> int:
     FinflowError
         If the prices cannot be had.
     """
+    from finflow.market.panel import split_panel
     from finflow.market.sources.panel_loader import load_panel
-    from finflow.market.splits import split_panel
 
     bars = len(split_panel(load_panel(config.market), config.market).train)
     rollouts: int = min(math.ceil(given.num_epochs * bars / given.segment), given.max_steps)

@@ -108,9 +108,6 @@ def test_the_earliest_error_is_raised() -> None:
             pool.submit(number)
         with pytest.raises(TrainingError, match="call 3"):
             pool.results()
-        pool.discard()
-        pool.submit(1)
-        assert pool.results() == [1]
 
 
 def test_workers_have_the_threads_that_they_are_given_and_the_environment_is_put_back(

@@ -105,8 +105,7 @@ class DecisionProcess:
 
     def known_listed(self, bar: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Assets that decisions at bars (N,) know to be listed, (N, assets): those listed ``lag`` bars before."""
-        known: NDArray[np.bool_] = self.asset_features[bar - self.lag, :, -1] > 0.0
-        return known
+        return self.asset_features[bar - self.lag, :, -1] > 0.0
 
     @property
     def n_weights(self) -> int:

@@ -16,7 +16,6 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
-from finflow.market.bar_frequency import BARS_PER_YEAR
 
 
 def observation_space(process: DecisionProcess) -> gym.spaces.Dict:
@@ -36,26 +35,17 @@ def action_space(process: DecisionProcess) -> gym.spaces.Box:
     return gym.spaces.Box(0.0, 1.0, (process.n_weights,), np.float32)
 
 
-class RunningSharpe:
-    """Sharpe ratio of every portfolio's episode so far, in excess of cash, a year."""
+def running_sharpe(sums: NDArray[np.float64], bars_per_year: int) -> NDArray[np.float64]:
+    """Sharpe ratio a year (N,) from count, sum and sum of squares (N, 3) of each episode's returns in excess of cash.
 
-    def __init__(self, size: int, bars_per_year: int = BARS_PER_YEAR) -> None:
-        self.scale = np.sqrt(bars_per_year)
-        self.sums = np.zeros((size, 3))  # count, sum, sum of squares
-
-    def add(self, excess: NDArray[np.float64]) -> None:
-        """Add one bar's excess returns, (size,)."""
-        self.sums += np.stack([np.ones_like(excess), excess, excess**2], axis=1)
-
-    def value(self) -> NDArray[np.float64]:
-        """(size,); zero before there are two returns, or without any variation."""
-        count, total, squares = self.sums.T
-        mean = total / np.maximum(count, 1.0)
-        variance = (squares - count * mean**2) / np.maximum(count - 1.0, 1.0)
-        deviation = np.sqrt(np.maximum(variance, 0.0))
-        safe = np.where(deviation > 1e-12, deviation, np.inf)
-        value: NDArray[np.float64] = np.where(count > 1.0, mean / safe * self.scale, 0.0)
-        return value
+    Zero before there are two returns, or without any variation.
+    """
+    count, total, squares = sums.T
+    mean = total / np.maximum(count, 1.0)
+    variance = (squares - count * mean**2) / np.maximum(count - 1.0, 1.0)
+    deviation = np.sqrt(np.maximum(variance, 0.0))
+    safe = np.where(deviation > 1e-12, deviation, np.inf)
+    return np.where(count > 1.0, mean / safe * np.sqrt(bars_per_year), 0.0)
 
 
 class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
@@ -110,7 +100,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         first = np.full(num_envs, self.bars[0], dtype=np.int64)
         self.state = process.start(first)
         self.age = np.zeros(num_envs, dtype=np.int64)
-        self.running_sharpe = RunningSharpe(num_envs, process.panel.bars_per_year)
+        self.excess_sums = np.zeros((num_envs, 3))  # of every episode so far, as `running_sharpe` takes them
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -148,13 +138,14 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """
         outcome = self.process.step(self.state, checked_actions(actions, self.num_envs, self.process.n_weights))
         self.state = outcome.state
-        self.running_sharpe.add(outcome.simple_return - (self.process.growth[self.state.bar, -1] - 1.0))
+        excess = outcome.simple_return - (self.process.growth[self.state.bar, -1] - 1.0)
+        self.excess_sums += np.stack([np.ones_like(excess), excess, excess**2], axis=1)
         observation = self.process.observe(self.state)
         self.age += 1
         over = (self.age >= self.episode_length) | ~self._inside[self.state.bar]
         truncated = np.greater(over, outcome.terminated)
         info: dict[str, Any] = {
-            "sharpe": self.running_sharpe.value(),
+            "sharpe": running_sharpe(self.excess_sums, self.process.panel.bars_per_year),
             "wealth": outcome.state.wealth,
             "cost": outcome.cost,
             "turnover": outcome.turnover,
@@ -187,18 +178,18 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         fresh = self.process.start(np.asarray(bars, dtype=np.int64), weights)
         self.state = replace_rows(self.state, which, fresh)
         self.age = np.where(which, 0, self.age)
-        self.running_sharpe.sums[which] = 0.0
+        self.excess_sums[which] = 0.0
 
     def get_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return the arrays that the next steps depend on, by name, and the generator's state."""
-        arrays = {**vars(self.state), "age": self.age, "running_sharpe": self.running_sharpe.sums}
+        arrays = {**vars(self.state), "age": self.age, "running_sharpe": self.excess_sums}
         return {name: np.array(value) for name, value in arrays.items()}, dict(self.np_random.bit_generator.state)
 
     def set_state(self, arrays: dict[str, NDArray[Any]], generator: dict[str, Any]) -> None:
         """Restore what ``get_state`` returned."""
         fields = dict(arrays)
         self.age = fields.pop("age").copy()
-        self.running_sharpe.sums = fields.pop("running_sharpe").copy()
+        self.excess_sums = fields.pop("running_sharpe").copy()
         self.state = PortfolioState(**{name: value.copy() for name, value in fields.items()})
         self._np_random = np.random.default_rng()
         self._np_random.bit_generator.state = generator
@@ -271,9 +262,7 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         observation, reward, terminated, truncated, info = self._portfolios.step(np.asarray(action)[None])
         self._ended = bool(terminated[0] or truncated[0])
         last = info.pop("final_obs", [_first(observation)])[0]
-        info.pop("_final_obs", None)
-        info.pop("final_state", None)
-        facts = {name: value[0].item() for name, value in info.items()}
+        facts = {name: value[0].item() for name, value in info.items() if name not in ("_final_obs", "final_state")}
         return last, float(reward[0]), bool(terminated[0]), bool(truncated[0]), facts
 
 

@@ -68,7 +68,8 @@ class Lots:
         while left > 0.0 and self._queue:
             lot = self._queue[0]
             sold = min(lot.units, left)
-            gains = gains.plus(self._gain(lot, sold, price, day))
+            gain = sold * (price - lot.unit_cost)
+            gains = gains.plus(Gains(long=gain) if day - lot.day > self.tax.days else Gains(short=gain))
             lot.units -= sold
             left -= sold
             if lot.units <= 0.0:
@@ -77,10 +78,6 @@ class Lots:
         if everything:
             self._queue.clear()
         return gains
-
-    def _gain(self, lot: _Lot, units: float, price: float, day: int) -> Gains:
-        gain = units * (price - lot.unit_cost)
-        return Gains(long=gain) if day - lot.day > self.tax.days else Gains(short=gain)
 
 
 def tax_of_year(gains: Gains, interest: float, carried: Losses, tax: TaxConfig) -> tuple[float, Losses]:

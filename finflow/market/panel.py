@@ -1,4 +1,4 @@
-"""The market as one immutable, validated table of prices."""
+"""The market as one immutable, validated table of prices, and its training, validation and test windows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.panel_checks import PriceTable, check_dates, check_names, checked_benchmark, checked_cash
@@ -197,3 +198,63 @@ def _rows(
         fields["dividends"][list(joins)] *= 0.0
     halted = None if panel.halted is None else panel.halted[rows]
     return replace(panel, dates=panel.dates[rows], cash_returns=cash, halted=halted, **fields)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Ends of the three windows as bar counts; a window starts where the one before it ends.
+
+    The market of a fold has no test window: there `test_end` is `validation_end`.
+    """
+
+    train_end: int
+    validation_end: int
+    test_end: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.train_end < self.validation_end <= self.test_end:
+            raise MarketError(
+                "the windows to learn and to choose by must follow one another and hold a bar each, not end at bars "
+                f"{self.train_end}, {self.validation_end} and {self.test_end}"
+            )
+
+    @property
+    def train(self) -> range:
+        return range(0, self.train_end)
+
+    @property
+    def validation(self) -> range:
+        """Bars for the choice of checkpoints and settings."""
+        return range(self.train_end, self.validation_end)
+
+    @property
+    def test(self) -> range:
+        """Bars for the final evaluation only."""
+        return range(self.validation_end, self.test_end)
+
+
+_SLACK = dt.timedelta(days=31)
+"""Largest distance of `market.test_end` after the last bar: a weekend, a month's end or holidays."""
+_TO = "set it to that day or before, or leave it out for the last bar"
+
+
+def split_panel(panel: MarketPanel, config: MarketConfig) -> Split:
+    """Convert the configured dates to bar counts.
+
+    A window ends with the last bar on or before its date, which may lie a month after the last of all. Without
+    `market.test_end` the test window ends with the panel. `MarketError` names the key and the span of the data.
+    """
+    first, last = panel.dates[0], panel.dates[-1]
+    span = f"the data runs from {first} to {last}"
+    counts = [0]
+    for key in ("train_end", "validation_end", "test_end"):
+        date: dt.date | None = getattr(config, key)
+        count = panel.n_bars if date is None else panel.bars_until(date)
+        if count <= counts[-1]:
+            window = key.removesuffix("_end")
+            shown = "the last bar" if date is None else date
+            raise MarketError(f"the {window} window is empty: market.{key} is {shown} and {span}; move the dates")
+        counts.append(count)
+    if config.test_end is not None and config.test_end > last.astype(dt.date) + _SLACK:
+        raise MarketError(f"the test window leaves the data: market.test_end is {config.test_end} and {span}; {_TO}")
+    return Split(*counts[1:])

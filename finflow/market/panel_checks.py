@@ -32,24 +32,32 @@ def check_dates(dates: DateArray) -> None:
     """Refuse dates that are too few, missing, out of any calendar or not in ascending order."""
     if dates.ndim != 1:
         raise MarketError(f"dates must be one column, not an array of shape {dates.shape}")
-    missing = np.flatnonzero(np.isnat(dates))
-    if missing.size:
-        raise MarketError(f"the date of row {int(missing[0]) + 1} is missing")
+    refuse_rows(np.isnat(dates), lambda row: f"the date of row {row + 1} is missing")
     if len(dates) < 2:
         found = f"only one row, {dates[0]}" if len(dates) else "no rows"
         raise MarketError(f"prices need at least two dates, the data has {found}")
     for row in (0, len(dates) - 1):
         if not _EARLIEST <= dates[row] <= _LATEST:
             raise MarketError(f"date {dates[row]} (row {row + 1}) is not between {_EARLIEST} and {_LATEST}; correct it")
-    steps = np.diff(dates).astype(np.int64)
-    wrong = np.flatnonzero(steps <= 0)
-    if wrong.size:
-        row = int(wrong[0]) + 1
-        if steps[row - 1] == 0:
-            raise MarketError(f"date {dates[row]} appears twice (row {row + 1}); each date may appear once")
-        raise MarketError(
-            f"dates are not in ascending order: {dates[row]} (row {row + 1}) follows {dates[row - 1]}; sort the rows"
-        )
+
+    def misplaced(row: int) -> str:
+        date, before = dates[row], dates[row - 1]
+        if date == before:
+            return f"date {date} appears twice (row {row + 1}); each date may appear once"
+        return f"dates are not in ascending order: {date} (row {row + 1}) follows {before}; sort the rows"
+
+    refuse_rows(not_after(dates), misplaced)
+
+
+def not_after(dates: DateArray) -> NDArray[np.bool_]:
+    """Mask of the dates (rows,) that do not follow that of the row before."""
+    return np.diff(dates, prepend=dates[:1] - np.timedelta64(1, "D")) <= np.timedelta64(0, "D")
+
+
+def refuse_rows(wrong: NDArray[np.bool_], words: Callable[[int], str]) -> None:
+    """Raise `MarketError` with what is to be said of the first of the wrong rows, (rows,), where there are any."""
+    if wrong.any():
+        raise MarketError(words(int(wrong.argmax())))
 
 
 def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
@@ -160,12 +168,13 @@ def checked_cash(cash: FloatArray, bars: int) -> FloatArray:
 def checked_benchmark(label: str, index: FloatArray, dates: DateArray) -> FloatArray:
     """Return the prices of the benchmark, (bars,), once there is one on every date."""
     _check_shape("benchmark", index, (len(dates),))
-    wrong = np.flatnonzero(~(np.isfinite(index) & (index > 0.0)))
-    if wrong.size:
-        row = int(wrong[0])
+
+    def lacking(row: int) -> str:
         problem = "no price" if np.isnan(index[row]) else f"an impossible price ({index[row]:g})"
-        raise MarketError(
+        return (
             f"the benchmark {label!r} has {problem} on {dates[row]}; it needs one on every date "
             "(set market.start later, or leave market.benchmark out)"
         )
+
+    refuse_rows(~(np.isfinite(index) & (index > 0.0)), lacking)
     return index

@@ -77,8 +77,7 @@ def with_cash(weights: FloatArray) -> FloatArray:
 
 def equal_weights(listed: NDArray[np.bool_]) -> FloatArray:
     """The same weight in every listed asset, nothing in cash; all cash where none is listed."""
-    weights: FloatArray = np.append(listed, not listed.any()) / max(int(np.count_nonzero(listed)), 1)
-    return weights
+    return np.append(listed, not listed.any()) / max(int(np.count_nonzero(listed)), 1)
 
 
 def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compute: Callable[[], Result]) -> Result:

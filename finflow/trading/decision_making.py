@@ -160,8 +160,7 @@ class Reasoning(ExactDecision):
         """Decisions on an asset: 1 to buy it, -1 to sell it, 0 where the no-trade band stops all orders."""
         moves = targets - self.held
         trades = moves.abs().amax(dim=-1) > max(self.band, _NOTHING)
-        codes: NDArray[np.int64] = (moves[:, asset].sign() * trades).long().numpy()
-        return codes
+        return (moves[:, asset].sign() * trades).long().numpy()
 
 
 _WORDS: Mapping[int, str] = {1: "{} is bought", -1: "{} is sold", 0: "nothing is traded"}

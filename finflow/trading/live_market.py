@@ -43,8 +43,7 @@ def run_data(agents: Agents) -> Mapping[str, Any]:
 
 def run_verdict(agents: Agents) -> Answer | None:
     """Answer of the run's own evaluation: it beats equal weight, or does not; None where there is none."""
-    answer: Answer | None = read_part(agents.folder / METRICS, "verdict").get("beats_equal_weight")
-    return answer
+    return read_part(agents.folder / METRICS, "verdict").get("beats_equal_weight")
 
 
 class LiveMarket(NamedTuple):

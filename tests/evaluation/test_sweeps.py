@@ -16,8 +16,7 @@ from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.analysis.sweeps import break_even_bps, capacity, mean_return
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.evaluation.statistics import metrics
-from finflow.market.panel import MarketPanel
-from finflow.market.splits import Split
+from finflow.market.panel import MarketPanel, Split
 from finflow.strategies.classical import BuyAndHold, EqualWeight, Momentum, Optimised
 from finflow.strategies.strategy import Information, Strategy
 from tests.evaluation.made_up import FloatArray, context_of, process_of, process_on

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.tsa.regime_switching.markov_regression import MarkovRegression
 
-from finflow.market.features.market_features import TwoStates, crisis, filtered, fit_states
+from finflow.market.features.market_features import TwoStates, crisis, fit_states
 from finflow.market.features.regimes import SwitchingModel, fit_regimes, fit_switching, forward, regime, smooth
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
@@ -62,7 +62,7 @@ def view_of(returns: FloatArray) -> PanelView:
 
 def score_of(view: PanelView, fit_until: int) -> FloatArray:
     """The crisis probability, fitted on the bars before `fit_until`."""
-    return crisis(view, fit_states(view.market[:fit_until, 0]))
+    return crisis(view.market[:, 0], fit_states(view.market[:fit_until, 0]))
 
 
 def agreement(probability: FloatArray, states: States) -> float:
@@ -90,7 +90,7 @@ def test_the_crisis_filter_equals_bayes_rule() -> None:
     returns, _ = switching(0, 1500)
     returns[[0, 700, 701]] = np.nan
     expected, _ = reference(returns, TRUTH)
-    result = filtered(returns, TRUTH)
+    result = crisis(returns, TRUTH)
     known = np.isfinite(returns)
     assert np.isnan(result[~known]).all()
     np.testing.assert_allclose(result[known], expected[known, 1], atol=1e-10)
@@ -130,7 +130,7 @@ def test_the_crisis_score_finds_the_states_of_bars_that_it_was_not_fitted_to() -
 def test_markets_without_two_states_give_probabilities(returns: FloatArray) -> None:
     fitted = fit_states(returns)
     assert all(np.isfinite(part).all() for part in fitted)
-    score = filtered(returns, fitted)[np.isfinite(returns)]
+    score = crisis(returns, fitted)[np.isfinite(returns)]
     assert ((score >= 0.0) & (score <= 1.0)).all()
 
 

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from finflow.config import MarketConfig, load_config
 from finflow.errors import MarketError
-from finflow.market.panel import MarketPanel
+from finflow.market.panel import MarketPanel, split_panel
 from finflow.market.price_adjustments import hold_over_gaps
 from finflow.market.price_notes import describe_halts, describe_splits, price_notes
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import split_panel
 from tests.market.conftest import assert_refused
 from tests.short_trainings import market_prices
 

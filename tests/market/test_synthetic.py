@@ -15,10 +15,10 @@ from scipy.stats import multivariate_normal
 from finflow.config import MarketConfig, load_config
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import run_backtests
+from finflow.market.panel import split_panel
 from finflow.market.sources import shipped_prices as french
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.synthetic_market import MEMORY, Regimes, process_of
-from finflow.market.splits import split_panel
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import prepare_from
 

@@ -11,8 +11,7 @@ from tensorboard.summary.writer import event_file_writer
 from finflow.config import Config
 from finflow.evaluation.report.results import ReportData
 from finflow.market.features import market_features as crisis
-from finflow.market.panel import MarketPanel
-from finflow.market.splits import Split
+from finflow.market.panel import MarketPanel, Split
 from finflow.strategies.classical import NAMED
 from finflow.training.audit import audit_subjects as audited, configuration_audit as auditing
 from finflow.training.audit.look_ahead import Probe

@@ -12,9 +12,8 @@ import pytest
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.market.features.feature_set import compute_features
-from finflow.market.panel import MarketPanel
+from finflow.market.panel import MarketPanel, Split, split_panel
 from finflow.market.sources import panel_loader as sources
-from finflow.market.splits import Split, split_panel
 from finflow.training.audit import audit_subjects as audited, configuration_audit as auditing
 from finflow.training.audit.configuration_audit import audit_configuration
 from finflow.training.audit.look_ahead import FOREKNOWLEDGE, verdict_of

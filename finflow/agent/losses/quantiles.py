@@ -199,5 +199,4 @@ def discounted_means(rewards: FloatArray, gamma: float) -> FloatArray:
         sums[day], masses[day] = total, mass
     horizon = round(1.0 / (1.0 - gamma))
     days = max(len(rewards) - horizon, 1)
-    means: FloatArray = sums[:days] / masses[:days]
-    return means
+    return sums[:days] / masses[:days]

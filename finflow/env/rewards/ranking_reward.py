@@ -60,8 +60,7 @@ def worth_of_places(name: str, count: int, k: int) -> FloatArray:
 
 def _ideal(gains: FloatArray, k: int) -> FloatArray:
     """Discounted gain of the best ranking of gains (batch, n), (batch,)."""
-    found: FloatArray = -np.sort(-gains, axis=-1) @ worth_of_places("ndcg", gains.shape[-1], k)
-    return found
+    return -np.sort(-gains, axis=-1) @ worth_of_places("ndcg", gains.shape[-1], k)
 
 
 def shared_places(scores: FloatArray, candidates: BoolArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -79,11 +79,6 @@ class OrderedPool(Generic[R]):
         results, self._results = self._results, []
         return results
 
-    def discard(self) -> None:
-        """Forget all calls, after an error of one."""
-        self._pending.clear()
-        self._results = []
-
     def _collect(self, keep: int) -> None:
         """Wait for the earliest calls while more than ``keep`` are pending."""
         while len(self._pending) > keep:
@@ -142,11 +137,6 @@ class RewardQueue:
             xp = array_namespace(context.weights)
             rewards.append(xp.sum(xp.concat(known, axis=-1), axis=-1))
         return rewards
-
-    def discard(self) -> None:
-        """Forget all steps, after an error."""
-        self._steps = []
-        self._pool.discard()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from finflow.evaluation.page.page_numbers import show
 from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.market.bar_frequency import BARS_PER_YEAR
-from finflow.market.splits import Split
+from finflow.market.panel import Split
 
 COSTS = (0.0, 5.0, 10.0, 25.0, 50.0)
 LAGS = (0, 1, 2)

@@ -26,8 +26,8 @@ from finflow.evaluation.statistics.backtest_overfitting import overfitting_histo
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
 from finflow.market.bar_frequency import bar_name
+from finflow.market.panel import Split
 from finflow.market.sources.shipped_prices import shipped_table
-from finflow.market.splits import Split
 from finflow.strategies.classical import ONLINE
 
 

@@ -21,9 +21,8 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.market.features.rolling_windows import DAILY_WINDOWS, windows_of
-from finflow.market.panel import MarketPanel
+from finflow.market.panel import MarketPanel, split_panel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import split_panel
 from finflow.strategies.strategy import Strategy
 from finflow.training.data.training_data import TrainingData, prepare_pieces
 from finflow.training.judging.agent_strategy import Agents

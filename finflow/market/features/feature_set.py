@@ -77,8 +77,7 @@ def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig 
     Raises MarketError if a feature of a user cannot be computed, the panel is shorter than the longest feature, or the
     training window holds too little beyond it.
     """
-    raw, fitted = fit_features(panel, fit_until, chosen)
-    return scale_features(raw, fitted)
+    return scale_features(*fit_features(panel, fit_until, chosen))
 
 
 def fit_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig) -> tuple[RawFeatures, Fitted]:
@@ -165,7 +164,7 @@ def _raw(panel: MarketPanel, chosen: FeaturesConfig, fit: int | Models) -> RawFe
         regimes = fit_regimes(view, models) if chosen.regimes else None
         models = (fit_turbulence(view, models), fit_states(view.market[:models, 0]), regimes)
     market = {named(name): formula(view, view.windows) for name, formula in MARKET_FEATURES.items()}
-    market |= {"turbulence": turbulence(view, models[0]), "crisis": crisis(view, models[1])}
+    market |= {"turbulence": turbulence(view, models[0]), "crisis": crisis(view.market[:, 0], models[1])}
     market |= {"regime": regime(view, models[2])} if chosen.regimes else {}
     market |= {one.name: values for one, values in computed if values.ndim == 1}
     market_raw = np.stack([*market.values()])

@@ -181,14 +181,6 @@ class TwoStates(NamedTuple):
     stay: FloatArray
 
 
-def crisis(view: PanelView, states: TwoStates) -> FloatArray:
-    """P(bad state at t | m up to t), 0 to 1: a filter of two states fitted on training (Hamilton 1989), shape (bars,).
-
-    Two states in which m is normal, each with a mean, a variance and a persistence; bad is the one of larger variance.
-    """
-    return filtered(view.market[:, 0], states)
-
-
 def fit_states(returns: FloatArray) -> TwoStates:
     """Fit the two states of largest likelihood to log returns (bars,).
 
@@ -211,8 +203,12 @@ def fit_states(returns: FloatArray) -> TwoStates:
     return TwoStates(states.means[order], states.variances[order], states.stay[order])
 
 
-def filtered(returns: FloatArray, states: TwoStates) -> FloatArray:
-    """Probability of the second state at each bar, given the returns up to it; NaN where there is no return."""
+def crisis(returns: FloatArray, states: TwoStates) -> FloatArray:
+    """P(bad state at t | m up to t), 0 to 1: a filter of two states fitted on training (Hamilton 1989), shape (bars,).
+
+    Two states in which m is normal, each with a mean, a variance and a persistence; bad is the one of larger variance.
+    NaN where there is no return.
+    """
     likelihoods, _ = _likelihoods(returns, states)
     return np.where(np.isfinite(returns), _forward(likelihoods, states.stay)[:, 1], np.nan)
 

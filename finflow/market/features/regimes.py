@@ -43,8 +43,7 @@ class SwitchingModel(NamedTuple):
 
     def filtered(self, returns: FloatArray, known: BoolArray) -> FloatArray:
         """Probability of each regime given the known rows so far, (bars, regimes)."""
-        found: FloatArray = forward(self.log_densities(returns, known), self.transitions, np.full(REGIMES, 0.5))[0]
-        return found
+        return forward(self.log_densities(returns, known), self.transitions, np.full(REGIMES, 0.5))[0]
 
     def log_densities(self, returns: FloatArray, known: BoolArray) -> FloatArray:
         """Log density of each row in each regime, less a constant; zero where it is not known, (bars, regimes)."""
@@ -95,8 +94,7 @@ def _regimes(returns: FloatArray, weights: FloatArray) -> tuple[FloatArray, Floa
 
 def rotated(rows: FloatArray, columns: FloatArray) -> FloatArray:
     """Products of rows (bars, D) with a few columns (D, n), row by row: no bit depends on how many bars there are."""
-    found: FloatArray = np.stack([(rows * column).sum(axis=1) for column in columns.T], axis=1)
-    return found
+    return np.stack([(rows * column).sum(axis=1) for column in columns.T], axis=1)
 
 
 @compiled_function()

@@ -250,8 +250,7 @@ class PanelView:
     def beta(self, window: int) -> FloatArray:
         """cov(r, m) / var(m) over `window` bars."""
         spread = self.market_spread(window)
-        beta: FloatArray = self.covariance(window) / (spread * spread)
-        return beta
+        return self.covariance(window) / (spread * spread)
 
     def correlation(self, window: int) -> FloatArray:
         """corr(r, m) over `window` bars, in [-1, 1]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,10 +11,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finflow.errors import MarketError, one_line
+from finflow.errors import MarketError
 from finflow.market.bar_frequency import bars_per_year
+from finflow.market.panel_checks import not_after, refuse_rows
 from finflow.market.sources.price_sheet import read_sheet
-from finflow.market.sources.shipped_prices import package_file
+from finflow.market.sources.shipped_prices import package_file, package_table
 
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
@@ -50,20 +50,16 @@ def treasury_bills() -> CashRates:
     """
     name = "treasury-bills"
     path = package_file("arch", "data", "frenchdata", "frenchdata.csv.gz") or Path("frenchdata.csv.gz")
-    try:
-        content = path.read_bytes()
-        table = pd.read_csv(path, compression="gzip")
-        months = pd.PeriodIndex(pd.to_datetime(table["Date"].astype(str), format="%Y%m"), freq="M")
-        monthly = table["RF"].to_numpy(dtype=np.float64) / 100.0
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise MarketError(
-            f"market.cash_rate = {name}: {path} of arch cannot be read ({one_line(error, 120)})"
-        ) from None
+    table, digest = package_table(path, "gzip", f"market.cash_rate = {name}: {path} of arch")
+    if not {"Date", "RF"} <= set(table):
+        raise MarketError(f"market.cash_rate = {name}: {path} of arch has no columns Date and RF")
+    months = pd.PeriodIndex(pd.to_datetime(table["Date"].astype(str), format="%Y%m"), freq="M")
+    monthly = table["RF"].to_numpy(dtype=np.float64) / 100.0
     if not (np.diff(months.asi8) == 1).all() or not np.isfinite(monthly).all():
         raise MarketError(f"market.cash_rate = {name}: {path} of arch lacks a month")
     begins = (months - 1).to_timestamp(how="end").to_numpy().astype("datetime64[D]")
     until = months[-1:].to_timestamp(how="end").to_numpy().astype("datetime64[D]")[0]
-    return CashRates(begins, (1.0 + monthly) ** 12 - 1.0, path, hashlib.sha256(content).hexdigest(), name, until)
+    return CashRates(begins, (1.0 + monthly) ** 12 - 1.0, path, digest, name, until)
 
 
 def read_rates(path: Path) -> CashRates:
@@ -77,18 +73,19 @@ def read_rates(path: Path) -> CashRates:
         raise MarketError(f"{path} must have two columns, Date and the annual rate; beside the date it has {others}")
     rates = sheet.numbers(0)
     days = sheet.days.to_numpy().astype("datetime64[D]")
-    wrong = np.flatnonzero(~np.isnan(rates) & ~((rates > -1.0) & (rates <= 1.0)))
-    if wrong.size:
-        row = int(wrong[0])
-        raise MarketError(
+    refuse_rows(
+        ~np.isnan(rates) & ~((rates > -1.0) & (rates <= 1.0)),
+        lambda row: (
             f"{path}, {sheet.place(row)}: the rate {rates[row]:g} of {days[row]} is not above -1 and at most 1; rates "
             "are fractions, 0.0525 for 5.25 % a year"
-        )
-    back = np.flatnonzero(np.diff(days) <= np.timedelta64(0, "D"))
-    if back.size:
-        row = int(back[0]) + 1
+        ),
+    )
+
+    def misplaced(row: int) -> str:
         what = "appears twice" if days[row] == days[row - 1] else f"follows {days[row - 1]}; sort the rows"
-        raise MarketError(f"{path}, {sheet.place(row)}: the date {days[row]} {what}")
+        return f"{path}, {sheet.place(row)}: the date {days[row]} {what}"
+
+    refuse_rows(not_after(days), misplaced)
     known = np.isfinite(rates)
     if not known.any():
         raise MarketError(f"{path} has no rates")

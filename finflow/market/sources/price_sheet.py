@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError, one_line
 from finflow.files import read_input, read_table
+from finflow.market.panel_checks import refuse_rows
 
 KINDS = ("csv", "parquet")
 
@@ -45,13 +46,13 @@ class PriceSheet:
         if pd.api.types.is_numeric_dtype(cells.dtype):
             return cells.to_numpy(dtype=np.float64, na_value=np.nan)
         values = pd.to_numeric(cells, errors="coerce")
-        wrong = np.flatnonzero((values.isna() & cells.notna()).to_numpy())
-        if wrong.size:
-            row = int(wrong[0])
-            raise MarketError(
+        refuse_rows(
+            (values.isna() & cells.notna()).to_numpy(),
+            lambda row: (
                 f"{self.path}, {self.place(row)}: column {name!r} has {str(cells.iloc[row])[:40]!r} on "
                 f"{self.days[row].date()}, which is not a number"
-            )
+            ),
+        )
         return values.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
@@ -178,18 +179,14 @@ def _sheet(
     for position in positions:
         if not columns[position][1]:
             raise MarketError(f"{path}: column {position + 1} has no name")
-    for (field, asset), count in Counter(kept).items():
-        if count > 1:
-            both = f"{field} of {asset}" if field else asset
-            raise MarketError(f"{path}: column {both!r} appears more than once")
+    if (repeated := first_repeated([" of ".join(filter(None, pair)) for pair in kept])) is not None:
+        raise MarketError(f"{path}: column {repeated!r} appears more than once")
     days = _dates(path, frame[date], columns[date][1] or columns[date][0], place)
     assets = None
     if name is not None:
         assets = _texts(path, frame[name], columns[name][1]).mask(frame[name].isna(), "").to_numpy(dtype=object)
-        wrong = np.flatnonzero(assets == "")
-        if wrong.size:
-            column = columns[name][1]
-            raise MarketError(f"{path}, {place(int(wrong[0]))}: column {column!r} is empty; it names the asset")
+        column = columns[name][1]
+        refuse_rows(assets == "", lambda row: f"{path}, {place(row)}: column {column!r} is empty; it names the asset")
     return PriceSheet(path, digest, days, kept, tuple(frame[position] for position in positions), assets, place)
 
 
@@ -215,21 +212,18 @@ def _dates(path: Path, column: pd.Series[Any], name: str, place: Callable[[int],
     """Dates without a time zone, the wall-clock day where there is one."""
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         days = pd.DatetimeIndex(column).tz_localize(None).normalize()
-        missing = np.flatnonzero(days.isna())
-        if missing.size:
-            raise MarketError(f"{path}, {place(int(missing[0]))}: the date is missing")
+        refuse_rows(np.isnat(days), lambda row: f"{path}, {place(row)}: the date is missing")
         return days
     codes, distinct = pd.factorize(_texts(path, column, name), use_na_sentinel=False)
     texts = pd.Series(distinct, dtype=object).where(pd.Series(distinct).notna(), "").astype(str)
     formed = texts.str.fullmatch(r"\d{4}-\d{2}-\d{2}([T ].*)?")
-    if not formed.all():
-        row = int(np.flatnonzero(~formed.to_numpy()[codes])[0])
+
+    def formless(row: int) -> str:
         text = str(texts.iloc[codes[row]])
         shown = "missing" if text in ("nan", "None", "NaT", "") else f"{text!r}, not of the form YYYY-MM-DD"
-        raise MarketError(f"{path}, {place(row)}: the date (column {name!r}) is {shown}")
-    known = pd.DatetimeIndex(pd.to_datetime(texts.str[:10], format="%Y-%m-%d", errors="coerce"))
-    wrong = np.flatnonzero(known.isna()[codes])
-    if wrong.size:
-        row = int(wrong[0])
-        raise MarketError(f"{path}, {place(row)}: {texts.iloc[codes[row]]!r} is not a date")
-    return known[codes]
+        return f"{path}, {place(row)}: the date (column {name!r}) is {shown}"
+
+    refuse_rows(~formed.to_numpy()[codes], formless)
+    days = pd.DatetimeIndex(pd.to_datetime(texts.str[:10], format="%Y-%m-%d", errors="coerce"))[codes]
+    refuse_rows(np.isnat(days), lambda row: f"{path}, {place(row)}: {texts.iloc[codes[row]]!r} is not a date")
+    return days

@@ -21,6 +21,7 @@ from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -45,6 +46,14 @@ def package_file(package: str, *parts: str) -> Path | None:
     spec = find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
     return Path(folders[0], *parts) if folders else None
+
+
+def package_table(path: Path, compression: Literal["gzip", "bz2"], said: str) -> tuple[pd.DataFrame, str]:
+    """Read a CSV file of a package, and the hash of its bytes; `MarketError`, naming it as ``said``, if it fails."""
+    try:
+        return pd.read_csv(path, compression=compression), hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError, EOFError) as error:
+        raise MarketError(f"{said} cannot be read ({one_line(error, 120)})") from None
 
 
 def shipped_table(name: str) -> pd.DataFrame:
@@ -81,11 +90,7 @@ def french_portfolios() -> SourcePrices:
         raise MarketError(
             "market.source = french needs the package linearmodels, which has the data: pip install 'finflow[markets]'"
         )
-    try:
-        content = path.read_bytes()
-        table = pd.read_csv(path, compression="bz2")
-    except (OSError, ValueError, EOFError) as error:
-        raise MarketError(f"{path} of linearmodels cannot be read: {one_line(error, 120)}") from None
+    table, digest = package_table(path, "bz2", f"{path} of linearmodels")
     lacking = [name for name in _COLUMNS if name not in table]
     if lacking:
         raise MarketError(f"{path} of linearmodels has no column {lacking[0]!r}; install linearmodels 7.1")
@@ -104,7 +109,7 @@ def french_portfolios() -> SourcePrices:
             "and past return; Kenneth R. French's data library, shipped with linearmodels"
         ),
         "linearmodels": metadata.version("linearmodels"),
-        "file_sha256": hashlib.sha256(content).hexdigest(),
+        "file_sha256": digest,
         "licence": (
             "linearmodels is under the NCSA licence; the returns are from Kenneth R. French's data library, copyright "
             "Eugene F. Fama and Kenneth R. French, with no licence of their own: ask before publishing them anew"

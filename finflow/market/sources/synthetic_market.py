@@ -160,8 +160,7 @@ class MeanReversion:
         return log_prices
 
     def filtered(self, log_prices: FloatArray) -> FloatArray:
-        spread: FloatArray = log_prices[:, 0] - log_prices[:, -1]
-        return spread
+        return log_prices[:, 0] - log_prices[:, -1]
 
     def scenarios(self, belief: float) -> Scenarios:
         probability, points = _normal_nodes(2)

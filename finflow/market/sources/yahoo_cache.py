@@ -59,14 +59,15 @@ class PriceStore:
     def __init__(self, folder: Path, read: bool = True) -> None:
         self.folder = folder
         self.read = read
-        self.damaged = False
-        """Whether the last `get` found damaged data."""
+
+    def has(self, request: Mapping[str, Any]) -> bool:
+        """True where something is stored for a request, be it damaged."""
+        return self.read and self._path(request).exists()
 
     def get(self, request: Mapping[str, Any]) -> StoredPrices | None:
         """Return the prices stored for a request, or None if there are none, or damaged ones (with a warning)."""
-        self.damaged = False
         path = self._path(request)
-        if not self.read or not path.exists():
+        if not self.has(request):
             return None
         try:
             digest, _, rest = path.read_bytes().partition(b"\n")
@@ -78,7 +79,6 @@ class PriceStore:
                 raise ValueError(f"{path.name} answers another request")
             return StoredPrices(pd.read_parquet(io.BytesIO(table)), manifest["facts"], digest.decode())
         except (OSError, ValueError, KeyError) as error:
-            self.damaged = True
             logger.warning("stored prices in %s are damaged (%s); fetching them again", self.folder, error)
             return None
 
@@ -122,11 +122,10 @@ def download_prices(config: MarketConfig, download: Download | None = None) -> S
     store = PriceStore(config.cache_dir, config.use_cache)
     stored = store.get(request)
     if stored is None:
-        was_damaged = store.damaged
         try:
             tables, facts = fetch_prices(config, tickers, assets, download or yfinance_download())
         except MarketError as error:
-            if was_damaged:
+            if store.has(request):
                 raise MarketError(f"the stored prices in {store.folder} are damaged, and {error}") from None
             raise
         stored = store.put(request, pd.concat(tables, axis=1), facts)

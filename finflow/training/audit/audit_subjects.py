@@ -20,8 +20,7 @@ from finflow.market.features.asset_features import features_of
 from finflow.market.features.feature_set import Features, compute_features, user_feature
 from finflow.market.features.market_features import MARKET_FEATURES
 from finflow.market.features.rolling_windows import PanelView
-from finflow.market.panel import MarketPanel
-from finflow.market.splits import Split
+from finflow.market.panel import MarketPanel, Split
 from finflow.offline.collection import collect
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.strategy import Strategy

@@ -19,9 +19,8 @@ import torch
 from finflow.config import Config
 from finflow.errors import MarketError
 from finflow.market.features.feature_set import compute_features, user_feature
-from finflow.market.panel import MarketPanel
+from finflow.market.panel import MarketPanel, Split, split_panel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import Split, split_panel
 from finflow.strategies.classical import NAMED, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audit_subjects import AuditSubjects

@@ -21,10 +21,9 @@ from finflow.env.objective import Moments
 from finflow.errors import ConfigError, MarketError
 from finflow.files import check_writable
 from finflow.market.features.feature_set import Features, apply_features, compute_features
-from finflow.market.panel import MarketPanel
+from finflow.market.panel import MarketPanel, Split, split_panel
 from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import Split, split_panel
 from finflow.offline.collection import collect, made_by
 from finflow.offline.dataset import OfflineDataset, card_lines, load_dataset, save_dataset
 from finflow.training.data.rewards import choose_reward

@@ -271,7 +271,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
         return None
     reading = _read(policy, process, bars)
     gate, cash = (part.double().cpu().numpy() for part in (reading.gate, reading.aim[:, -1]))
-    score = crisis(PanelView(process.panel), states)[np.array(bars) - process.lag]
+    score = crisis(PanelView(process.panel).market[:, 0], states)[np.array(bars) - process.lag]
     return gate_by_state(score, gate, cash, policy.sources)
 
 
