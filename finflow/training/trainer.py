@@ -120,7 +120,7 @@ class FinFlowTrainer:
         if run.state.counters.phase != OFFLINE:
             return {}
         with run.progress:
-            return pretrain(run, self._data())
+            return pretrain(run)
 
     def finetune(self) -> dict[str, float]:
         """Hand over from IQL, if that has not happened yet, and run the online phase to its end.
@@ -141,7 +141,7 @@ class FinFlowTrainer:
                 "decision, so rewards of this phase are computed in the process; on-policy algorithms need not wait"
             )
         with run.progress:
-            result = (finetune_on_policy if self.config.online.on_policy else finetune)(run, self._data())
+            result = (finetune_on_policy if self.config.online.on_policy else finetune)(run)
         run.writer.require_written()
         return result
 
@@ -151,19 +151,24 @@ class FinFlowTrainer:
         self.train_iql()
         run.writer.save_as(PRETRAINED, run.snapshot())  # to start online phases from
         run.writer.require_written()
-        return _evaluate(run)
+        return self._evaluate(run)
 
     def train(self) -> EvaluationOutcome:
         """The whole pipeline, from wherever the state stands."""
         run = self._begin()
-        with pretraining_in_parallel(run, self._data()):
+        with pretraining_in_parallel(run):
             self.train_iql()
         self.finetune()
-        return _evaluate(run)
+        return self._evaluate(run)
 
     def agents(self) -> Agents:
         """The agent of the best checkpoint; where there is none, of a latest one that is written now."""
-        return _agents_of(self._begin())
+        run = self._begin()
+        path = run.checkpoints.path(BEST)
+        if not path.is_file():
+            run.checkpoints.save_as(LATEST, *run.snapshot())
+            path = run.checkpoints.path(LATEST)
+        return Agents.of([read_checkpoint(path)], run.config, run.device)
 
     @property
     def agent(self) -> BCell:
@@ -209,6 +214,7 @@ class FinFlowTrainer:
             self._run = TrainingRun(
                 self.config,
                 self.training_data,
+                data,
                 self.device,
                 state,
                 self.run_folder,
@@ -229,18 +235,9 @@ class FinFlowTrainer:
         start_online(run.state, self.config, self.training_data, self.device).seed_from(learner)
         run.state.counters.phase, run.state.counters.phase_update = ONLINE, 0
 
-
-def _agents_of(run: TrainingRun) -> Agents:
-    path = run.checkpoints.path(BEST)
-    if not path.is_file():
-        run.checkpoints.save_as(LATEST, *run.snapshot())
-        path = run.checkpoints.path(LATEST)
-    return Agents.of([read_checkpoint(path)], run.config, run.device)
-
-
-def _evaluate(run: TrainingRun) -> EvaluationOutcome:
-    run.progress.message("judging the best checkpoint on the test window")
-    with stopping_at_once():
-        outcome = judge_agents(run.training_data, _agents_of(run), run.folder)
-    run.log.result(hyperparameters(run.config), outcome.summary[AGENT])
-    return outcome
+    def _evaluate(self, run: TrainingRun) -> EvaluationOutcome:
+        run.progress.message("judging the best checkpoint on the test window")
+        with stopping_at_once():
+            outcome = judge_agents(run.training_data, self.agents(), run.folder)
+        run.log.result(hyperparameters(run.config), outcome.summary[AGENT])
+        return outcome

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, TaskActorCritic
 from finflow.config import load_config
 from finflow.errors import ConfigError
-from finflow.training.make_env import make_env
+from finflow.training.data.training_data import make_env
 from finflow.training.on_policy.on_policy_rollouts import take_steps, task_rollout
 from finflow.training.on_policy.vector_tasks import VectorTask, flat_observations
 from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
