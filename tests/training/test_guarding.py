@@ -25,7 +25,7 @@ from finflow.training.logs.run_log import RunLog
 from finflow.training.phases import run_guard
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.guard_faults import FAULTS, Fault, injected
-from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, train_through
+from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, rows_of, train_through
 
 #: A guard for trainings of 60 online updates.
 QUICK = {
@@ -42,8 +42,7 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 
 def events_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
     """What the guard saw and did, but for low validation figures: the market of these tests falls."""
-    rows = [json.loads(line) for line in (trainer.run_folder / "events.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["signal"] != "sharpe"]
+    return [row for row in rows_of(trainer, "events.jsonl") if row["signal"] != "sharpe"]
 
 
 Faulty = Callable[[str], tuple[FinFlowTrainer, list[int]]]
@@ -117,7 +116,7 @@ def test_stopped_after_snapshots_and_resumed_meets_a_fault_as_if_never_stopped(
     shared: Make, faulty: Faulty, stop_training: Stop
 ) -> None:
     fault, (whole, _), before = BY_NAME["gate dies"], faulty("gate dies"), 28
-    stopped = stop_training(shared(**QUICK), 14 + 20 + before)
+    stopped = stop_training(shared(**QUICK), 14 + 5 + before)  # updates offline, and steps of warm-up
     assert stopped._begin().state.counters.phase_update == before
     with injected(fault, AT - before):
         resumed = train_through(shared(**QUICK), resume=stopped.run_folder)

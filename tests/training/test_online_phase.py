@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from finflow.training.phases.finetune import offline_store, ramp_share
 from finflow.training.phases.pretrain import learning_market
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import write_market
-from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, train_through
+from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, rows_of, train_through
 
 CPU = torch.device("cpu")
 ALL: dict[str, object] = {
@@ -47,10 +46,6 @@ ALL: dict[str, object] = {
     "bcell__gradient_checkpointing": True,
     "bcell__online_schedule": "cosine",
 }
-
-
-def rows_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

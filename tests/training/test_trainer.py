@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
@@ -23,7 +22,7 @@ from finflow.training.judging.evaluations import evaluate_agents
 from finflow.training.judging.held_out import ledger_of
 from finflow.training.trainer import EvaluationOutcome, FinFlowTrainer
 from tests.short_trainings import market_prices, write_market
-from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, train_through
+from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, rows_of, train_through
 
 
 class Whole(NamedTuple):
@@ -87,8 +86,7 @@ def test_a_run_writes_what_was_promised(whole: Whole) -> None:
     assert "quantstats" in (folder / "reports" / "tearsheet.html").read_text("utf-8").lower()
     kept = sorted(path.name for path in (folder / "models").glob("checkpoint_[0-9]*"))
     assert len(kept) == trainer.config.train.max_checkpoints
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert {"sharpe", "cvar"} <= set().union(*rows)
+    assert {"sharpe", "cvar"} <= set().union(*rows_of(trainer))
     assert next(iter(outcome.summary)) == "finflow"
     assert {"equal-weight", "buy-and-hold", "minimum-variance", "risk-parity", "momentum"} <= set(outcome.summary)
 
@@ -249,7 +247,7 @@ def test_an_agent_learns_across_listings_and_ends(
     close.to_csv(tmp_path / "ragged.csv")
     keys = {"market__path": str(tmp_path / "ragged.csv"), "market__benchmark": "A", "online__algorithm": algorithm}
     trainer = train_through(tiny(**{**SHORT, **keys, **ALGORITHMS[algorithm]}))
-    rows = [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(trainer)
     names = [name for row in rows for name in row if "loss" in name or "entropy" in name or "gradient" in name]
     assert {"offline", "online"} <= {row["phase"] for row in rows}
     assert len(names) > 20

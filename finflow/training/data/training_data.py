@@ -155,8 +155,7 @@ def prepare_pieces(
 def process_on(training_data: TrainingData, panel: MarketPanel, features: Features | None = None) -> DecisionProcess:
     """The decision process of a trained agent on other bars: everything that is fitted comes from its training."""
     config = training_data.config
-    if features is None:
-        features = features_on(training_data, panel)
+    features = features or features_on(training_data, panel)
     return DecisionProcess(panel, features, config.env, config.objectives, training_data.moments)
 
 
@@ -171,8 +170,7 @@ def _fitted(
     panel: MarketPanel, config: Config, train_end: int, features: Features | None = None
 ) -> tuple[DecisionProcess, Features, Moments]:
     """The process of bars that a training may see, and what is fitted on those before the end of its window."""
-    if features is None:
-        features = compute_features(panel, train_end, config.features)
+    features = features or compute_features(panel, train_end, config.features)
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, train_end))
     if not moments.second > 0.0:
         raise MarketError("the prices of the training window do not move: there is nothing to learn from them")

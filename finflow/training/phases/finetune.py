@@ -141,15 +141,14 @@ class _OnlinePhase:
                     continue
             latest = self._update()
             metrics = latest or metrics
-            episode = self._episodes(counters.phase_update + 1)
-            if not run.count_update(latest, {"episode": episode}):
+            facts = {"episode": self._episodes(counters.phase_update + 1)}
+            if not run.count_update(latest, facts):
                 if counters.phase_update in self.looks:
                     self.learners.fetch()
                     self.evidence.keep(self._policies())
                 if not self._is_over():
-                    agent = self.bcell.deployed
-                    new = self._episodes(1)
-                    result = validate_and_save(run, agent, metrics, {"episode": episode}, new_episodes=new) or result
+                    agent, new = self.bcell.deployed, self._episodes(1)
+                    result = validate_and_save(run, agent, metrics, facts, new_episodes=new) or result
             run.stop_if_asked()
         self.learners.bring_back()
         if not self.evidence.judged:

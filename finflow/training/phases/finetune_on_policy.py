@@ -122,14 +122,11 @@ def _collect(
     run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: RolloutCollector
 ) -> tuple[Rollout, Earnings]:
     """Collect a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
-    tensors, state = on_policy.played.capture()
-    control = run.state.reference
+    (tensors, state), control, online = on_policy.played.capture(), run.state.reference, run.config.online
     reference = None if control is None else Reference(bcell.held_to, control.controller.beta)
-    online = run.config.online
     with kept_on_failure(run, lambda: on_policy.played.restore(tensors, state)):
         taken, earnings = collector.collect(online.rollout // online.portfolios, reference)
-    settings = on_policy_settings(run.config)
-    return market_rollout(taken, earnings, on_policy.agent, settings), earnings
+    return market_rollout(taken, earnings, on_policy.agent, on_policy_settings(run.config)), earnings
 
 
 def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:

@@ -67,11 +67,8 @@ def learning_market(run: TrainingRun, with_families: bool = False) -> RolloutMar
 def behaviour_values(store: Transitions, value: ValueNetwork, market: MarketTensors, after: bool = False) -> Tensor:
     """Fitted values of the behaviour at every stored state, or at those after the transitions; (transitions,)."""
     bars, portfolios = store.columns["bar"] + int(after), store.columns["next_portfolio" if after else "portfolio"]
-    values = torch.empty(len(store), device=store.device)
-    for start in range(0, len(store), VALUE_ROWS):
-        rows = slice(start, min(start + VALUE_ROWS, len(store)))
-        values[rows] = value.of_behaviour(market.states(bars[rows], portfolios[rows]))
-    return values
+    parts = [slice(start, start + VALUE_ROWS) for start in range(0, len(store), VALUE_ROWS)]
+    return torch.cat([value.of_behaviour(market.states(bars[rows], portfolios[rows])) for rows in parts])
 
 
 def behaviour_returns(
@@ -208,8 +205,7 @@ def pretrain(run: TrainingRun) -> dict[str, float]:
         learner.advantage_scale = measure_decision_scale(market, policy, config, segments)
     learning = OfflineLearning(learner, dataset, market, config, segments, state.behaviour_returns)
     total = learning.epochs.total
-    patient = config.offline.method == "none"  # a policy that stands still has no better validation
-    if patient and total:
+    if config.offline.method == "none" and total:
         run.progress.note(f"offline.method none: critics alone are fitted to the behaviour, in {total:,} updates")
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", total, done=counters.phase_update)
     run.probe = probe_states(learning.store, market.tensors)
@@ -220,12 +216,11 @@ def pretrain(run: TrainingRun) -> dict[str, float]:
     def evaluated(ends: bool) -> dict[str, float]:
         return {"fitted_q_value": fitted_q_value(learning)} if ends and config.offline.evaluation_updates else {}
 
-    while counters.phase_update < total and (patient or not run.is_out_of_patience):
+    while counters.phase_update < total and not run.is_out_of_patience:
         done = counters.phase_update
         if learner.moves_far and done == 0:
             run.guard.settle()
-        rollbacks = state.watch.manager.rollback_count
-        latest = learning.update(done, state.noise, rollbacks, run.guard.accepts)
+        latest = learning.update(done, state.noise, state.watch.manager.rollback_count, run.guard.accepts)
         metrics |= latest
         if run.count_update(latest, {"epoch": float(done // learning.epochs.updates)}):
             metrics = {}
@@ -234,7 +229,7 @@ def pretrain(run: TrainingRun) -> dict[str, float]:
         last = counters.phase_update == total
         facts = evaluated(last)
         result = validate_and_save(run, policy, metrics, facts, last) | facts or result
-        if not (last or patient) and run.is_out_of_patience:
+        if not last and run.is_out_of_patience:
             run.progress.note(
                 f"the offline phase ends after {counters.phase_update:,} updates: no better validation for "
                 f"{counters.update - (counters.best_update or 0):,} (offline.patience)"

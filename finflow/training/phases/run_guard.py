@@ -88,23 +88,6 @@ def probe_states(store: Transitions, market: MarketTensors) -> States:
     return market.states(rows["bar"], rows["portfolio"])
 
 
-def scale_steps(optimiser: torch.optim.Optimizer, share: Callable[[], float]) -> None:
-    """Have an optimiser step with its learning rates times a share, without changing their schedules."""
-    rates: list[float] = []
-
-    def lower(*_: Any) -> None:
-        rates[:] = [group["lr"] for group in optimiser.param_groups]
-        for group in optimiser.param_groups:  # a restored state has other groups
-            group["lr"] *= share()
-
-    def restore_rates(*_: Any) -> None:
-        for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate
-
-    optimiser.register_step_pre_hook(lower)
-    optimiser.register_step_post_hook(restore_rates)
-
-
 def save_snapshot(state: TrainingState, probe: LearnerProbe) -> None:
     """Keep a snapshot of the state and of the measurements of its learner in memory."""
     memory = state.watch
@@ -180,7 +163,7 @@ class RunGuard:
         for optimiser in (part for part in vars(learner).values() if isinstance(part, SkippingAdam)):
             optimiser.skip_nonfinite = self.enabled
             if self.enabled:
-                scale_steps(optimiser, rates or (lambda: self.memory.manager.share))
+                optimiser.share = rates or (lambda: self.memory.manager.share)
 
     def settle(self) -> None:
         """Hold alarms back for a while after an intended change."""

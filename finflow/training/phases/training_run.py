@@ -140,9 +140,12 @@ class TrainingRun:
 
     @property
     def is_out_of_patience(self) -> bool:
-        """Return True after a validation of the offline phase where the best is ``offline.patience`` updates old."""
-        counters, patience = self.state.counters, self.config.offline.patience
-        if not patience or counters.best_update is None or counters.phase_update == 0:
+        """Return True after a validation of the offline phase where the best is ``offline.patience`` updates old.
+
+        Never without a method: a policy that stands still has no better validation.
+        """
+        counters, offline, patience = self.state.counters, self.config.offline, self.config.offline.patience
+        if offline.method == "none" or not patience or counters.best_update is None or counters.phase_update == 0:
             return False
         is_validated = counters.phase_update % self.config.train.validation_updates == 0
         return is_validated and counters.update - counters.best_update >= patience
@@ -230,15 +233,14 @@ def validate_and_save(
 
 
 @contextmanager
-def kept_on_failure(run: TrainingRun, restore: Callable[[], None] | None = None) -> Iterator[None]:
+def kept_on_failure(run: TrainingRun, restore: Callable[[], None]) -> Iterator[None]:
     """Write a checkpoint of the state before the block, where an error ends the block that a user can mend."""
     drawn = run.state.exploration.get_state()
     try:
         yield
     except FinflowError:
         run.state.exploration.set_state(drawn)
-        if restore is not None:
-            restore()
+        restore()
         run.checkpoint()
         run.progress.message(f"nothing is lost: --resume {run.folder} goes on before the decisions that failed")
         raise
