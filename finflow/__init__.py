@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from finflow.agent.batch import ReplayBuffer as ReplayBuffer
     from finflow.agent.learners.bcell import BCell as BCell
-    from finflow.agent.on_policy.schedules import (
+    from finflow.agent.on_policy.on_policy_settings import (
         EntropyScheduleConfig as EntropyScheduleConfig,
         EntropyScheduler as EntropyScheduler,
     )
-    from finflow.agent.replay_buffer import ReplayBuffer as ReplayBuffer
     from finflow.config import Config as Config, RollbackConfig as RollbackConfig, load_config as load_config
     from finflow.env.rewards.ranking_reward import create_reward_function as create_reward_function
     from finflow.env.vector_env import PortfolioEnv as PortfolioEnv, PortfolioVectorEnv as PortfolioVectorEnv
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from finflow.training.trainer import FinFlowTrainer as FinFlowTrainer
 
 _HOMES = {
+    "agent.batch": ("ReplayBuffer",),
     "agent.learners.bcell": ("BCell",),
-    "agent.on_policy.schedules": ("EntropyScheduleConfig", "EntropyScheduler"),
-    "agent.replay_buffer": ("ReplayBuffer",),
+    "agent.on_policy.on_policy_settings": ("EntropyScheduleConfig", "EntropyScheduler"),
     "config": ("Config", "RollbackConfig", "load_config"),
     "env.rewards.ranking_reward": ("create_reward_function",),
     "env.vector_env": ("PortfolioEnv", "PortfolioVectorEnv"),

@@ -68,15 +68,15 @@ def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None
         raise OutputError(f"cannot write {path}: {reason(error)}") from error
 
 
-def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True) -> None:
+def check_writable(folder: Path, key: str = "output.logs_dir") -> None:
     """Fail before any work is done if a folder cannot be written, or has no room even for `PROBE` bytes.
 
-    An error names the configuration's ``key``; without ``keep``, a folder that was created does not stay.
+    Nothing that was created for it stays.
 
     Raises
     ------
     OutputError
-        Nothing that was created is left then.
+        With the configuration's ``key``.
     """
     created = missing_folders(folder)
     probe = folder / f".probe.{os.getpid()}"
@@ -87,11 +87,9 @@ def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        keep = False
         raise OutputError(f"cannot write to {folder}: {reason(error, key)}") from error
     finally:
-        if not keep:
-            remove_empty(created)
+        remove_empty(created)
 
 
 def read_input(path: Path, name: str, error: type[FinflowError], wanted: str = "a file") -> bytes:

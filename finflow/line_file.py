@@ -41,11 +41,9 @@ def append_line(path: Path, line: str) -> None:
         with path.open("a+b", buffering=0) as stream:
             lock_file(stream)
             end = stream.seek(0, os.SEEK_END)
-            whole = end == 0
-            if not whole:
-                stream.seek(-1, os.SEEK_END)
-                whole = stream.read(1) == b"\n"
-            content = (("" if whole else "\n") + line + "\n").encode("utf-8")
+            stream.seek(max(end - 1, 0))
+            begun = stream.read(1) not in (b"", b"\n")
+            content = ("\n" * begun + line + "\n").encode("utf-8")
             try:
                 if stream.write(content) != len(content):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -100,11 +98,9 @@ class HashedLog:
         with exclusively(self.path.with_name(LOCK)):
             self._catch_up()
             content = {**entry, "previous": self._newest}
-            digest = _digest(content)
-            line = _canonical({**content, "sha256": digest})
+            line = _canonical({**content, "sha256": _digest(content)})
             append_line(self.path, line)
-        self.entries.append(json.loads(_canonical(entry)))
-        self._newest = digest
+        self._add(line.encode(), len(self.entries) + 1)
         self._whole += len(line.encode()) + 1
 
     def _catch_up(self) -> None:

@@ -48,19 +48,15 @@ def code_hash(rooms: tuple[str, ...] = (), package: Path = PACKAGE) -> str:
         return kept.read_text("ascii")
     statements: list[bytes] = []
     for path, source in zip(paths, sources, strict=True):
-        statements += _statements(source, path.relative_to(package).parts[0] == CONFIGURATION)
+        has_defaults = path.relative_to(package).parts[0] == CONFIGURATION
+        for statement in ast.parse(source).body:
+            if not _is_silent(statement):
+                statements.append(hashlib.sha256("\0".join(_words(statement, has_defaults)).encode()).digest())
     found = hashlib.sha256(b"".join(sorted(statements))).hexdigest()[:16]
     with contextlib.suppress(OSError, OutputError):  # a package that cannot be written to is parsed again
         kept.parent.mkdir(exist_ok=True)
         write_atomically(kept, found)
     return found
-
-
-def _statements(source: bytes, has_defaults: bool) -> Iterator[bytes]:
-    """Hashes of the statements of a file that decide a result."""
-    for statement in ast.parse(source).body:
-        if not _is_silent(statement):
-            yield hashlib.sha256("\0".join(_words(statement, has_defaults)).encode()).digest()
 
 
 def _words(node: ast.AST, has_defaults: bool) -> Iterator[str]:
@@ -69,7 +65,7 @@ def _words(node: ast.AST, has_defaults: bool) -> Iterator[str]:
     for name in node._fields:
         value: Any = getattr(node, name, None)
         if name == "args" and has_defaults and _is_key(node):
-            value = [one for one in value if not _is_literal(one)]
+            value = [one for one in value if not isinstance(getattr(one, "operand", one), ast.Constant)]
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, ast.AST):
                 if not _is_silent(part):
@@ -89,11 +85,6 @@ def _is_silent(node: ast.AST) -> bool:
 def _is_key(node: Any) -> bool:
     """Test whether a call defines a configuration key: its first two arguments are a default and a description."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "key"
-
-
-def _is_literal(node: ast.AST) -> bool:
-    """Test whether an expression is a number, a word or a text."""
-    return isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
 
 
 def _counts(part: str, rooms: tuple[str, ...]) -> bool:

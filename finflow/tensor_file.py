@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import save as save_arrays
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -38,20 +37,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str,
     OutputError
         If the file cannot be written; what was there before is still there.
     """
-    write_atomically(path, file_content(tensors, state))
-
-
-def file_content(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> bytes:
-    """The bytes of such a file."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(state, sort_keys=True, allow_nan=False)
     header = {"version": VERSION, "sha256": _digest(whole, text, VERSION), "state": text}
-    metadata = {KEY: json.dumps(header, sort_keys=True)}
-    try:  # the same bytes in a quarter of the time, which small checkpoints of hundreds of tensors notice
-        arrays = {name: tensor.numpy() for name, tensor in whole.items()}
-    except TypeError:  # NumPy has no bfloat16
-        return save(whole, metadata=metadata)
-    return save_arrays(arrays, metadata=metadata)
+    write_atomically(path, save(whole, metadata={KEY: json.dumps(header, sort_keys=True)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -62,10 +51,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     CheckpointError
         If it is missing, truncated, altered, or of a version that this finflow does not read.
     """
-    content = _content(path)
+    content, entries = _content(path)
     try:
-        size = int.from_bytes(content[:8], "little")
-        header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][KEY])
+        header = json.loads(entries["__metadata__"][KEY])
         version, text, digest = header["version"], header["state"], header["sha256"]
         if not (type(version) is int and isinstance(text, str) and isinstance(digest, str)):
             raise TypeError("its header is not one of finflow's")
@@ -89,8 +77,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, _parsed(path, text)
 
 
-def _content(path: Path) -> bytes:
-    """The bytes of a file whose header accounts for all of them."""
+def _content(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The bytes of a file, and its header, which accounts for all of them."""
     try:
         with path.open("rb") as stream:
             whole = os.fstat(stream.fileno()).st_size
@@ -99,20 +87,21 @@ def _content(path: Path) -> bytes:
             if len(first) < 8 or size > min(whole - 8, LARGEST_HEADER):
                 _damaged(path, "it is cut short, or its header is not one of safetensors")
             header = stream.read(size)
-            declared = 8 + size + _end_of_tensors(path, header)
+            entries, end = _entries(path, header)
+            declared = 8 + size + end
             if declared != whole:
                 _damaged(path, f"it has {whole:,} bytes where its header says {declared:,}")
             if not fits_memory(whole):
                 raise CheckpointError(f"{path} has {whole:,} bytes, more than this machine can take into memory")
-            return first + header + stream.read()
+            return first + header + stream.read(), entries
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _end_of_tensors(path: Path, header: bytes) -> int:
-    """Bytes that the tensors take, by the header's own account."""
+def _entries(path: Path, header: bytes) -> tuple[dict[str, Any], int]:
+    """The header's entries, and the bytes that the tensors take by its own account."""
     try:
         entries = json.loads(header)
         ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
@@ -120,7 +109,7 @@ def _end_of_tensors(path: Path, header: bytes) -> int:
             raise TypeError("offsets are whole numbers")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         _damaged(path, "its header is not one of safetensors")
-    return max(ends, default=0)
+    return entries, max(ends, default=0)
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from benchmark_tools import (
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import IQL, portfolio_networks
-from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.losses.off_policy_losses import CoverageProposals
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import load_config
 from finflow.offline.collection import collect

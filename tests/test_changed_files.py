@@ -14,7 +14,7 @@ from optuna.trial import create_trial
 from finflow import files as memory_limit
 from finflow.config import load_config
 from finflow.errors import CheckpointError, ConfigError, FinflowError, MarketError
-from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.evaluation.statistics.significance_tests import readings_of
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.jobs.independent_trainings import Training
 from finflow.experiments.tuning.study import decode_returns

@@ -94,7 +94,8 @@ def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> N
     judge = make_judge(name, config.preferences.judge, data.panel.bars_per_year)
     judged = judge_pairs(market, judge, count or PAIRS, config.train.seed)
     write_pairs(output, judged.pairs)
-    print("\n".join([judged.line(), f"pairs: {output}"]))
+    accuracy = f"attainable accuracy {judged.attainable:.3f}: of the answer that the judge gives more often"
+    print("\n".join([f"{judged.line()}; {accuracy}", f"pairs: {output}"]))
 
 
 def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
@@ -103,15 +104,14 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     file = read_pairs(files)  # a file that cannot be used is refused before any work is done
     import torch
 
-    from finflow.preferences.model_report import learn_model
-    from finflow.preferences.pair_tensors import pair_tensors
-    from finflow.preferences.preference_reward import save_model
+    from finflow.preferences.model_training import learn_model
+    from finflow.preferences.preference_reward import pair_tensors, save_model
 
     torch.set_num_threads(config.train.threads)
     data, market = _training_market(config)
     pairs = pair_tensors(market, file)
-    learned = learn_model(pairs, data.shape, config.train.seed)
-    save_model(output, learned.model, learned.report(), (*data.features.asset_names, *data.features.market_names))
+    model, learned = learn_model(pairs, data.shape, config.train.seed)
+    save_model(output, model, learned.report(), (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
 
 

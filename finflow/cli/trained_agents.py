@@ -65,11 +65,12 @@ def run_audit(given: argparse.Namespace) -> None:
     config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
     sys.path.append(str(Path.cwd()))  # a user's own strategy or feature lies where the user is
     from finflow.training.audit.configuration_audit import audit_configuration
+    from finflow.training.audit.look_ahead import verdict_of
 
-    outcome = audit_configuration(config, given.strategy or (), given.resume)
-    show_audit(outcome.findings)
-    if outcome.complaint is not None:
-        raise FinflowError(outcome.complaint)
+    findings = audit_configuration(config, given.strategy or (), given.resume)
+    show_audit(findings)
+    if complaint := verdict_of(findings):
+        raise FinflowError(complaint)
 
 
 def run_inspection(given: argparse.Namespace) -> None:

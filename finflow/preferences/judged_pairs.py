@@ -20,10 +20,10 @@ from finflow.evaluation.statistics.metrics import max_drawdown
 from finflow.preferences.pairs import (
     RANDOM,
     Pair,
+    PairFile,
     PortfolioPath,
     Segment,
     SegmentMarket,
-    count_ties,
     simulate_strategies,
 )
 
@@ -109,25 +109,6 @@ PAIRS = 2000
 """Pairs that a judge compares where no number is given."""
 
 
-class JudgedPairs(NamedTuple):
-    """Pairs with the answers of a judge, drawn by their chances."""
-
-    pairs: tuple[Pair, ...]
-
-    @property
-    def attainable(self) -> float:
-        """Expected accuracy of the best answers, over the pairs that are no ties; 0.5 where all are."""
-        decided = np.array([pair.chance for pair in self.pairs if pair.better != "tie"], dtype=np.float64)
-        return float(np.maximum(decided, 1.0 - decided).mean()) if len(decided) else 0.5
-
-    def line(self) -> str:
-        """The pairs in a line."""
-        return (
-            f"{len(self.pairs):,} pairs, {count_ties(self.pairs):,} ties; attainable accuracy "
-            f"{self.attainable:.3f}: of the answer that the judge gives more often"
-        )
-
-
 Choice = Literal["left", "tie", "right"]
 
 
@@ -181,20 +162,14 @@ def pair_generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence([PURPOSE, seed]))
 
 
-def judge_pairs(market: SegmentMarket, judge: Judge, count: int, seed: int) -> JudgedPairs:
-    """Draw pairs of segments and a judge's answers to them; errors as of `draw_pairs`."""
+def judge_pairs(market: SegmentMarket, judge: Judge, count: int, seed: int) -> PairFile:
+    """Draw pairs of segments, and a judge's answers to them by their chances; errors as of `draw_pairs`."""
     generator = pair_generator(seed)
     drawn = draw_pairs(market, count, generator)
     chances = [judge(*pair.paths) for pair in drawn]
     answers = np.where(generator.random(count) < chances, "first", "second").tolist()
-    return JudgedPairs(
-        tuple(
-            Pair(
-                first=pair.segments[0],
-                second=pair.segments[1],
-                better="tie" if chance == 0.5 else answer,
-                chance=chance,
-            )
-            for pair, answer, chance in zip(drawn, answers, chances, strict=True)
-        )
-    )
+    pairs = [
+        Pair(first=pair.segments[0], second=pair.segments[1], better="tie" if chance == 0.5 else answer, chance=chance)
+        for pair, answer, chance in zip(drawn, answers, chances, strict=True)
+    ]
+    return PairFile(tuple(pairs), ("the judge",) * count)

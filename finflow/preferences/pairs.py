@@ -79,24 +79,26 @@ class Pair(BaseModel):
 
 
 class PairFile(NamedTuple):
-    """Pairs of one or several files; ``places`` are the file and line of each, for messages."""
+    """Pairs of one or several files, or of a judge; ``places`` are the file and line of each, for messages."""
 
     pairs: tuple[Pair, ...]
     places: tuple[str, ...]
+
+    @property
+    def attainable(self) -> float:
+        """Expected accuracy of a judge's more frequent answers, over the pairs that are no ties; 0.5 where all are."""
+        decided = np.array([pair.chance for pair in self.pairs if pair.better != "tie"], dtype=np.float64)
+        return float(np.maximum(decided, 1.0 - decided).mean()) if len(decided) else 0.5
 
     def line(self) -> str:
         """Numbers of pairs, ties and contradictory answers, whichever segment of a pair is named first, in a line."""
         chosen = [{"first": one.first, "second": one.second, "tie": None}[one.better] for one in self.pairs]
         answers = {(frozenset((one.first, one.second)), best) for one, best in zip(self.pairs, chosen, strict=True)}
         contradictions = sum(count > 1 for count in Counter(compared for compared, _ in answers).values())
-        text = f"{len(self.pairs):,} pairs, {count_ties(self.pairs):,} ties"
+        text = f"{len(self.pairs):,} pairs, {chosen.count(None):,} ties"
         if contradictions:
             text += f"; {contradictions:,} pairs of segments have contradictory answers, all of which count"
         return text
-
-
-def count_ties(pairs: Sequence[Pair]) -> int:
-    return sum(pair.better == "tie" for pair in pairs)
 
 
 def read_pairs(paths: Sequence[Path]) -> PairFile:

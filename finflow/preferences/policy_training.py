@@ -7,7 +7,7 @@ Rafailov et al. (2023), Direct Preference Optimization, equation 7. Meng et al. 
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,10 +21,15 @@ from finflow.config.evaluation_sections import PolicyLearningConfig
 from finflow.env.coverage import smooth
 from finflow.errors import FinflowError
 from finflow.offline.collection import AIM_SMOOTHING
-from finflow.preferences.model_report import ModelFigures, figures_of
-from finflow.preferences.model_training import preference_loss, split_pairs, train_with_early_stopping
-from finflow.preferences.pair_tensors import PAIRS_AT_ONCE, PairTensors, Rows
-from finflow.preferences.preference_reward import states_holding
+from finflow.preferences.model_training import (
+    LearningReport,
+    ModelFigures,
+    figures_of,
+    preference_loss,
+    split_pairs,
+    train_with_early_stopping,
+)
+from finflow.preferences.preference_reward import PAIRS_AT_ONCE, PairTensors, Rows, states_holding
 
 
 def segment_density(
@@ -150,38 +155,6 @@ def fit_policy(
     return passes
 
 
-class LearnedPolicy(NamedTuple):
-    """Report of a training on pairs; the policy itself was changed in place.
-
-    Figures are the agreement of the implied log odds with the answers.
-    """
-
-    method: Method
-    before: ModelFigures  # on the held-out pairs before learning
-    held_out: ModelFigures  # on these after it
-    later: ModelFigures  # on the pairs of the latest segments
-    divergence: float  # mean KL of a held-out decision from the reference, in nats per free dimension
-    passes: int  # over the pairs, until the parameters that are kept
-    counts: dict[str, int]  # pairs by their use
-
-    def report(self) -> dict[str, Any]:
-        """The numbers as JSON has them."""
-        figures = {name: getattr(self, name).report() for name in ("before", "held_out", "later")}
-        return self._asdict() | figures
-
-    def lines(self) -> list[str]:
-        """The report in lines."""
-        used = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
-        return [
-            f"pairs: {used}",
-            self.before.line("held out, before"),
-            self.held_out.line("held out"),
-            self.later.line("later segments"),
-            f"KL to the reference: {self.divergence:.4f} nats a decision and free dimension, after {self.passes} "
-            "passes over the pairs",
-        ]
-
-
 def learn_policy(
     policy: ExpertPolicy,
     reference: ExpertPolicy,
@@ -189,8 +162,11 @@ def learn_policy(
     method: Method,
     config: PolicyLearningConfig,
     seed: int,
-) -> LearnedPolicy:
+) -> LearningReport:
     """Split pairs, train a policy on them in place, and judge it; ``reference`` is the policy as it was, frozen.
+
+    Figures are the agreement of the implied log odds with the answers; ``divergence`` is the mean KL of a held-out
+    decision from the reference, in nats per free dimension.
 
     Raises FinflowError if there are too few pairs, or a density is no finite number.
     """
@@ -204,12 +180,10 @@ def learn_policy(
     passes = fit_policy(policy, objective, pairs, split.fitted, split.calibration, seed)
     learned, divergence = all_densities(policy, pairs, split.held_out, reference)
     later, _ = all_densities(policy, pairs, split.later)
-    return LearnedPolicy(
-        method,
-        before,
-        figures(learned, split.held_out),
-        figures(later, split.later),
-        float(divergence),
-        passes,
-        split.counts,
+    after = {"held_out": figures(learned, split.held_out), "later": figures(later, split.later)}
+    numbers = {"method": method, "divergence": float(divergence), "passes": passes}
+    note = (
+        f"KL to the reference: {float(divergence):.4f} nats a decision and free dimension, after {passes} passes over "
+        "the pairs"
     )
+    return LearningReport(split.counts, {"before": before, **after}, numbers, (note,))

@@ -22,7 +22,7 @@ from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import at_least_single
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import Networks
-from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.losses.off_policy_losses import CoverageProposals
 from finflow.agent.networks.critic import CRITICS, CriticEnsemble, NetworkShape, Valuation, ValueNetwork
 from finflow.agent.networks.distributions import normal_log_density, weighted_likelihood_loss
 from finflow.agent.networks.layers import Encoding, EnsembleLinear, normalised

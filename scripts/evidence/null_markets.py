@@ -31,8 +31,7 @@ from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Resampling, draw_days
-from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import SIZE
+from finflow.evaluation.statistics.significance_tests import SIZE, Tries
 from finflow.evaluation.statistics.verdict import judge
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder

@@ -21,7 +21,7 @@ import numpy as np
 
 from finflow.config import Config, dump_config
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.analysis.optimality import score_runs
+from finflow.evaluation.analysis.decision_quality import score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.classical import named_strategy

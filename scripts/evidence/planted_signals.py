@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from finflow.config import Config
-from finflow.evaluation.analysis.optimality import score_runs
+from finflow.evaluation.analysis.decision_quality import score_runs
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.classical import named_strategy

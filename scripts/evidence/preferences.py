@@ -19,10 +19,9 @@ from finflow.env.reward_context import RewardContext
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.preferences.judged_pairs import RISK_AVERSION, judge_pairs, make_judge, mean_variance
-from finflow.preferences.model_report import LearnedModel, ModelFigures, judge_model, learn_model
-from finflow.preferences.pair_tensors import pair_tensors
+from finflow.preferences.model_training import LearningReport, ModelFigures, judge_model, learn_model
 from finflow.preferences.pairs import PairFile, PortfolioPath, SegmentMarket
-from finflow.preferences.preference_reward import save_model
+from finflow.preferences.preference_reward import RewardModel, pair_tensors, save_model
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.phases.training_state import seeded
@@ -80,12 +79,12 @@ def preference_variants(seeds: int) -> list[Variant]:
 def learn_known_utility(config: Config) -> dict[str, Any]:
     """Learn a reward model of the mean-variance judge, then agents on the model and on the true reward."""
     data = prepare(config)
-    learned, fresh = learn_of_judge(data)
+    model, learned, fresh = learn_of_judge(data)
     agents = {"untrained": untrained(data)}
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         names = (*data.features.asset_names, *data.features.market_names)
-        save_model(path, learned.model, learned.report(), names)
+        save_model(path, model, learned.report(), names)
         of_model = {"objectives.reward": "preference", "objectives.preference.model": str(path)}
         for name, keys in (("model", of_model), ("true", {"objectives.reward": TRUE_REWARD})):
             agents[name] = train_and_validate(changed_config(config, keys)).backtests[-1]
@@ -96,16 +95,16 @@ def learn_known_utility(config: Config) -> dict[str, Any]:
     }
 
 
-def learn_of_judge(data: TrainingData) -> tuple[LearnedModel, ModelFigures]:
-    """A reward model of 2,000 pairs of the training window, and its figures on further pairs of the same judge."""
+def learn_of_judge(data: TrainingData) -> tuple[RewardModel, LearningReport, ModelFigures]:
+    """A reward model of 2,000 pairs of the training window, its report, and its figures on further ones."""
     config = data.config
     market = SegmentMarket(data.process, data.split.train, config)
     judge = make_judge("mean-variance", config.preferences.judge, data.panel.bars_per_year)
     made = judge_pairs(market, judge, PAIRS + FRESH, config.train.seed)
     given = PairFile(made.pairs[:PAIRS], ("judge",) * PAIRS)
-    learned = learn_model(pair_tensors(market, given), data.shape, config.train.seed)
+    model, learned = learn_model(pair_tensors(market, given), data.shape, config.train.seed)
     others = pair_tensors(market, PairFile(made.pairs[PAIRS:], ("judge",) * FRESH))
-    return learned, judge_model(others, learned.model, np.arange(FRESH))
+    return model, learned, judge_model(others, model, np.arange(FRESH))
 
 
 def untrained(data: TrainingData) -> Backtest:

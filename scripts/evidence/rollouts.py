@@ -20,7 +20,7 @@ from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy_ensemble import deployed_policy, load_like
 from finflow.config import Config, flatten
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.statistics.bootstrap import choose
+from finflow.evaluation.statistics.backtest_overfitting import choose
 from finflow.evaluation.statistics.metrics import sharpe_of, summarise
 from finflow.guard.checkpoint_folder import MODELS, PRETRAINED
 from finflow.market.sources.panel_loader import load_panel

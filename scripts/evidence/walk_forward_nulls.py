@@ -21,7 +21,7 @@ from finflow.config import Config, load_config
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.statistics.bootstrap import Resampling
-from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import Tries
 from finflow.evaluation.statistics.verdict import judge
 from finflow.experiments.jobs.walk_forward import Fold, folds_of, history_of, load_before_test
 from finflow.market.panel import MarketPanel

@@ -11,7 +11,7 @@ import torch
 from finflow.agent.batch import Batch, Choices, States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import IQL, portfolio_networks
-from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.losses.off_policy_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config import BCellConfig
 

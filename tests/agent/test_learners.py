@@ -20,7 +20,7 @@ from finflow.agent.learners.offline_learner import (
     OfflineLearner,
     portfolio_networks,
 )
-from finflow.agent.losses.offline_losses import advantage_weights, expectile_loss, expectile_of
+from finflow.agent.losses.off_policy_losses import advantage_weights, expectile_loss, expectile_of
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape
 from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig

@@ -17,7 +17,7 @@ from torch import Tensor
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners import bcell, soft_actor_critic
 from finflow.agent.learners.offline_learner import IQL, TD3BC, BehaviourCloning, portfolio_networks
-from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.losses.off_policy_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.distributions import (
     LogisticNormal,

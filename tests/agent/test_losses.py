@@ -12,17 +12,18 @@ from hypothesis import given, settings, strategies as st
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.losses.critic_losses import (
+from finflow.agent.losses.off_policy_losses import (
     CoverageProposals,
     CriticTarget,
     advantage_scale,
+    advantage_weights,
     advantages,
     calibration,
     choice_loss,
     conservative_loss,
+    ddpg_bc_loss,
     discounted_return,
 )
-from finflow.agent.losses.offline_losses import advantage_weights, ddpg_bc_loss
 from finflow.agent.losses.quantiles import (
     discounted_means,
     pairwise_loss,

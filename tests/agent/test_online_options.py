@@ -12,7 +12,7 @@ import torch
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import IQL, portfolio_networks
-from finflow.agent.losses.critic_losses import conservative_loss, indifferent_penalty
+from finflow.agent.losses.off_policy_losses import conservative_loss, indifferent_penalty
 from finflow.agent.networks.critic import CRITICS, NetworkShape
 from finflow.agent.networks.distributions import kl_from_portfolios
 from finflow.config import AnchorConfig, BCellConfig

@@ -21,9 +21,8 @@ from finflow.agent.learners import bcell, soft_actor_critic
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import IQL, Networks
 from finflow.agent.learners.soft_actor_critic import temperature_loss
-from finflow.agent.losses import critic_losses, quantiles
-from finflow.agent.losses.critic_losses import CoverageProposals, bellman_target, mean_loss
-from finflow.agent.losses.offline_losses import td3bc_loss
+from finflow.agent.losses import quantiles
+from finflow.agent.losses.off_policy_losses import CoverageProposals, bellman_target, mean_loss, td3bc_loss
 from finflow.agent.losses.quantiles import pessimistic_value, pinball_loss
 from finflow.config import BCellConfig
 from scripts.evidence.box_task import (
@@ -185,7 +184,7 @@ def test_truncated_target_is_that_of_tqc() -> None:
     mean = pooled.mean(dim=-1)
     next_value = quantiles.pessimistic_value(mean, pooled - mean.unsqueeze(-1), dropped=2 * DROPPED, share=1.0)
     next_value = next_value - TEMPERATURE * log_density
-    target = critic_losses.bellman_target(arrays["batch.rewards"][:, 0], arrays["batch.dones"][:, 0], next_value, GAMMA)
+    target = bellman_target(arrays["batch.rewards"][:, 0], arrays["batch.dones"][:, 0], next_value, GAMMA)
     np.testing.assert_allclose(target, arrays["targets"].mean(dim=1), atol=TOLERANCE)
 
 

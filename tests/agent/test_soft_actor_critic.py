@@ -13,7 +13,7 @@ from torch import Tensor
 from finflow.agent.batch import OWN, Batch
 from finflow.agent.learners.bcell import LEVEL_RATE, BCell
 from finflow.agent.learners.soft_actor_critic import Expansion, UpdatePoint, ascent, expanded
-from finflow.agent.losses.critic_losses import CriticTarget, critic_target, mean_loss
+from finflow.agent.losses.off_policy_losses import CriticTarget, critic_target, mean_loss
 from finflow.agent.losses.quantiles import pinball_loss, truncated_spread
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.agent.networks.distributions import log_ratio_entropy

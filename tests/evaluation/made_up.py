@@ -63,7 +63,7 @@ def section_html(section: Section) -> str:
 def make_training() -> pd.DataFrame:
     """A training record as `metrics.jsonl` gives it: columns that only some rows fill."""
     offline = [{"phase": "offline", "update": u, "v_loss": 1.0 / (1 + u)} for u in range(0, 50, 5)]
-    online = [{"phase": "online", "update": u, "episode": u, "actor_loss": -u / 50.0} for u in range(0, 100, 5)]
+    online = [{"phase": "online", "update": 50 + u, "episode": u, "actor_loss": -u / 50.0} for u in range(0, 100, 5)]
     online[0]["validation_sharpe"] = 0.5
     online[10]["validation_sharpe"] = 0.75
     return pd.DataFrame([*offline, *online])

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from finflow.evaluation.analysis.attribution import attribute, expert_shares, section
+from finflow.evaluation.analysis.attribution import attribute, expert_shares, linked, section
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.strategies.strategy import Information
 from tests.evaluation.made_up import backtest_of, context_of, process_of
@@ -44,14 +44,13 @@ def test_every_day_and_the_whole_window_sum_to_the_return(settings: dict[str, fl
     process = process_of(commission_bps=30.0, **settings)
     (run,) = run_backtests(process, WINDOW, [Mixing()])
     bars = process.decision_bars(WINDOW)
-    found = attribute(run, process.growth[bars.start + 1 : bars.stop + 1])
+    earned, costs = attribute(run, process.growth[bars.start + 1 : bars.stop + 1])
     assert run.costs.min() > 0.0
-    daily = found.assets.sum(axis=1) + found.cash + found.costs
-    np.testing.assert_allclose(daily, run.returns, rtol=0.0, atol=1e-14)
-    total = np.prod(1.0 + run.returns) - 1.0
-    assert abs(found.linked(found.assets).sum() + found.linked(found.cash) + found.linked(found.costs) - total) < 1e-10
-    assert found.experts is not None
-    np.testing.assert_allclose(found.experts.sum(axis=1), found.assets.sum(axis=1), rtol=0.0, atol=1e-14)
+    np.testing.assert_allclose(earned.sum(axis=1) + costs, run.returns, rtol=0.0, atol=1e-14)
+    assert linked(run, earned).sum() + linked(run, costs) == pytest.approx(np.prod(1.0 + run.returns) - 1.0, abs=1e-10)
+    shares = expert_shares(run)
+    assert shares is not None
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=0.0, atol=1e-14)
 
 
 def test_two_days_worked_by_hand() -> None:
@@ -63,10 +62,9 @@ def test_two_days_worked_by_hand() -> None:
         returns=np.array([0.99 * 1.05 - 1.0, -0.2]),
         assets=("A", "cash"),
     )
-    found = attribute(run, np.array([[1.1, 1.0], [0.8, 1.0]]))
-    assert found.linked(found.assets) == pytest.approx(0.05 - 0.2 * 1.0395)
-    assert float(found.linked(found.costs)) == pytest.approx(-0.01 * 1.05)
-    assert float(found.linked(found.cash)) == 0.0
+    earned, costs = attribute(run, np.array([[1.1, 1.0], [0.8, 1.0]]))
+    assert linked(run, earned) == pytest.approx([0.05 - 0.2 * 1.0395, 0.0])
+    assert float(linked(run, costs)) == pytest.approx(-0.01 * 1.05)
 
 
 def test_a_holding_is_shared_by_those_who_built_it() -> None:

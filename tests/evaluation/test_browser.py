@@ -16,8 +16,7 @@ from finflow.evaluation.analysis.sweeps import sweep_section
 from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, numbers_of
 from finflow.evaluation.report.report import write_report
 from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
-from finflow.evaluation.statistics.bootstrap import Interval, Resampling
-from finflow.evaluation.statistics.run_statistics import Estimate
+from finflow.evaluation.statistics.bootstrap import Estimate, Interval, Resampling
 from tests.browser import DESK, PAPER, PHONE, Browser, open_browser
 from tests.evaluation.made_up import context_of, process_of, report_data
 

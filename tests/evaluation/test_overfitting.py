@@ -18,8 +18,11 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.statistics.backtest_overfitting import (
     DailyReturns,
     choice_section,
+    choose,
     judge_best,
+    least_gain,
     overfitting,
+    shrunk,
 )
 from finflow.evaluation.statistics.bootstrap import Resampling
 from tests.evaluation.made_up import section_html
@@ -209,3 +212,53 @@ def test_one_that_is_equal_weight_itself_can_be_chosen_and_shows_nothing() -> No
     assert (best.name, best.verdict.beats_equal_weight) == ("equal weight", "not shown")
     assert math.isnan(best.verdict.dsr)
     assert choice_section(np.zeros((9, 2)), ["a", "b"], "the test window", best).numbers["best"]["dsr"] is None
+
+
+# --- the choice among candidates by gains out of sample: it takes what is there, and allows for having chosen
+
+
+QUARTERS = np.repeat(np.arange(4), 250)
+
+
+def test_shrinkage_is_zero_up_to_the_root_of_three_and_grows_to_one() -> None:
+    assert [shrunk(t) for t in (-5.0, 0.0, 1.0, 3.0**0.5)] == [0.0, 0.0, 0.0, pytest.approx(0.0, abs=1e-12)]
+    assert shrunk(6.0**0.5) == pytest.approx(0.5)
+    assert shrunk(44.0) > 0.99
+
+
+def test_a_lower_bound_prefers_what_gains_in_every_block() -> None:
+    even = np.full(1000, 1e-3)
+    lucky = np.where(QUARTERS == 2, 6e-3, 0.0)
+    bound = least_gain(np.stack([even, lucky]), QUARTERS)
+    assert bound[0] == pytest.approx(1e-3)
+    assert bound[1] == pytest.approx(1.5e-3 - 3e-3 / 2.0)  # one block of four: deviation 3e-3, error half of it
+    assert choose(np.stack([even, lucky]), QUARTERS, seed=0).candidate == 0
+
+
+def test_an_edge_is_used_almost_whole() -> None:
+    rng = np.random.default_rng(0)
+    edge = 1e-3 + 5e-3 * rng.standard_normal((1, 1000))  # t = 6.3
+    choice = choose(np.concatenate([0.2 * edge, edge]), QUARTERS, seed=1)
+    assert choice.candidate == 1
+    assert choice.t_statistic == pytest.approx(1e-3 / 5e-3 * 1000**0.5, abs=2.0)
+    assert choice.confidence > 0.8
+
+
+def test_autocorrelation_widens_the_error() -> None:
+    """Every gain lasts for ten bars: a tenth of the observations, and a t statistic of a third of the naive one."""
+    rng = np.random.default_rng(1)
+    lasting = np.repeat(rng.standard_normal(100), 10)[None, :] + 0.3
+    naive = lasting.mean() / (lasting.std(ddof=1) / 1000**0.5)
+    assert choose(lasting, QUARTERS, seed=2).t_statistic < 0.55 * naive
+
+
+def test_luck_among_many_candidates_is_seldom_used() -> None:
+    """Twenty candidates that gain nothing: a quarter or more of the best is used at most once in forty (5 % allowed).
+
+    Without the allowance for the choice it would be about every third time: the best of twenty has t over 2 so often.
+    """
+    used = []
+    for sample in range(40):
+        rng = np.random.default_rng([7, sample])
+        used.append(choose(1e-2 * rng.standard_normal((20, 1000)), QUARTERS, seed=sample).confidence > 0.25)
+    assert np.mean(used) <= 0.05

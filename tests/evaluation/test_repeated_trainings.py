@@ -18,7 +18,7 @@ from finflow.evaluation.multi_run.repeated_trainings import (
 )
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Resampling
-from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import Tries
 from finflow.evaluation.statistics.verdict import judge
 
 DAYS, WINDOWS = 250, 4

@@ -27,8 +27,7 @@ from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import compute_results, json_schema
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, Resampling, SharpeDifference
-from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import track_of
+from finflow.evaluation.statistics.significance_tests import Tries, track_of
 from finflow.evaluation.statistics.verdict import Reason
 from tests.evaluation.made_up import backtest_of, report_data
 
@@ -320,15 +319,6 @@ def test_what_does_not_belong_in_metrics_json_is_refused(
     content = json.loads((folder / "metrics.json").read_text("utf-8"))
     spoil(content)
     assert fits_schema(content)
-
-
-@pytest.mark.parametrize(
-    ("online", "places"), [((0, 10), [0, 50, 100, 100, 110]), ((110, 120), [0, 50, 100, 110, 120])]
-)
-def test_updates_are_counted_on_through_the_phases(online: tuple[int, ...], places: list[int]) -> None:
-    updates = [*(("offline", update) for update in (0, 50, 100)), *(("online", update) for update in online)]
-    frame = pd.DataFrame(updates, columns=["phase", "update"])
-    assert list(figures._positions(frame, frame["phase"].to_numpy(dtype=str))) == places
 
 
 def test_the_best_validation_is_told_and_a_record_without_curves_has_no_figure() -> None:

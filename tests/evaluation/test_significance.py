@@ -8,16 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arch.bootstrap import StationaryBootstrap
+from scipy import stats
 
+from finflow.errors import EvidenceError
 from finflow.evaluation.statistics import bootstrap as significance, metrics
 from finflow.evaluation.statistics.bootstrap import (
     Interval,
     Resampling,
     SharpeDifference,
-    choose,
     draw_days,
-    least_gain,
-    shrunk,
 )
 from tests.evaluation.made_up import backtest_of
 
@@ -108,51 +107,58 @@ def test_only_an_interval_on_one_side_of_zero_is_a_finding(low: float, high: flo
     assert SharpeDifference(0.15, Interval(low, high), 0.5).finding == finding
 
 
-# --- the choice among candidates by gains out of sample: it takes what is there, and allows for having chosen
+# --- several runs: the definitions of rliable, and no interval from one
 
 
-BLOCKS = np.repeat(np.arange(4), 250)
+def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:
+    scores = [100.0, 1.0, 2.0, 3.0, 4.0, -50.0, 5.0, 2.0]
+    assert significance.interquartile_estimate(scores, seed=0).value == pytest.approx(2.75)
+    two_tasks = np.reshape(scores, (4, 2))
+    assert significance.interquartile_estimate(two_tasks, seed=0).value == pytest.approx(2.75), "of all tasks together"
 
 
-def test_shrinkage_is_zero_up_to_the_root_of_three_and_grows_to_one() -> None:
-    assert [shrunk(t) for t in (-5.0, 0.0, 1.0, 3.0**0.5)] == [0.0, 0.0, 0.0, pytest.approx(0.0, abs=1e-12)]
-    assert shrunk(6.0**0.5) == pytest.approx(0.5)
-    assert shrunk(44.0) > 0.99
-
-
-def test_a_lower_bound_prefers_what_gains_in_every_block() -> None:
-    even = np.full(1000, 1e-3)
-    lucky = np.where(BLOCKS == 2, 6e-3, 0.0)
-    bound = least_gain(np.stack([even, lucky]), BLOCKS)
-    assert bound[0] == pytest.approx(1e-3)
-    assert bound[1] == pytest.approx(1.5e-3 - 3e-3 / 2.0)  # one block of four: deviation 3e-3, error half of it
-    assert choose(np.stack([even, lucky]), BLOCKS, seed=0).candidate == 0
-
-
-def test_an_edge_is_used_almost_whole() -> None:
-    rng = np.random.default_rng(0)
-    edge = 1e-3 + 5e-3 * rng.standard_normal((1, 1000))  # t = 6.3
-    choice = choose(np.concatenate([0.2 * edge, edge]), BLOCKS, seed=1)
-    assert choice.candidate == 1
-    assert choice.t_statistic == pytest.approx(1e-3 / 5e-3 * 1000**0.5, abs=2.0)
-    assert choice.confidence > 0.8
-
-
-def test_autocorrelation_widens_the_error() -> None:
-    """Every gain lasts for ten bars: a tenth of the observations, and a t statistic of a third of the naive one."""
+def test_the_probability_of_improvement_is_rliables() -> None:
+    """Its library: per task Mann-Whitney's U over the number of pairs, then the mean over tasks."""
     rng = np.random.default_rng(1)
-    lasting = np.repeat(rng.standard_normal(100), 10)[None, :] + 0.3
-    naive = lasting.mean() / (lasting.std(ddof=1) / 1000**0.5)
-    assert choose(lasting, BLOCKS, seed=2).t_statistic < 0.55 * naive
+    one, two = rng.integers(0, 6, (7, 3)).astype(float), rng.integers(0, 5, (5, 3)).astype(float)
+    each = [stats.mannwhitneyu(one[:, task], two[:, task]).statistic / 35.0 for task in range(3)]
+    assert significance.improvement_estimate(one, two, seed=0).value == pytest.approx(np.mean(each), abs=1e-12)
+    assert significance.improvement_estimate([1.0, 2.0], [2.0, 2.0], seed=0).value == 0.25
+    assert significance.improvement_estimate(two, one, seed=0).value == pytest.approx(1.0 - np.mean(each))
 
 
-def test_luck_among_many_candidates_is_seldom_used() -> None:
-    """Twenty candidates that gain nothing: a quarter or more of the best is used at most once in forty (5 % allowed).
+def test_intervals_cover_about_as_often_as_they_say_and_repeat() -> None:
+    hits = 0
+    for world in range(120):
+        scores = np.random.default_rng(world).normal(0.5, 0.2, 20)
+        bounds = significance.interquartile_estimate(scores, seed=0).interval
+        hits += bounds.low <= 0.5 <= bounds.high
+    assert 0.84 <= hits / 120 <= 0.995
+    scores = np.random.default_rng(0).normal(size=(5, 2))
+    assert significance.interquartile_estimate(scores, seed=4) == significance.interquartile_estimate(scores, seed=4)
+    assert significance.interquartile_estimate(scores, seed=4) != significance.interquartile_estimate(scores, seed=5)
 
-    Without the allowance for the choice it would be about every third time: the best of twenty has t over 2 so often.
-    """
-    used = []
-    for sample in range(40):
-        rng = np.random.default_rng([7, sample])
-        used.append(choose(1e-2 * rng.standard_normal((20, 1000)), BLOCKS, seed=sample).confidence > 0.25)
-    assert np.mean(used) <= 0.05
+
+def test_tasks_are_resampled_apart() -> None:
+    """Runs of two tasks far apart: drawn within each task, the interquartile mean hardly moves."""
+    scores = np.column_stack([np.arange(6.0) * 0.01, 100.0 + np.arange(6.0) * 0.01])
+    bounds = significance.interquartile_estimate(scores, seed=0).interval
+    assert bounds.high - bounds.low < 0.1
+
+
+def test_paths_of_a_protocol_are_summed_up() -> None:
+    found = significance.path_distribution([-0.2, 0.1, 0.3, 0.4, 0.6], seed=0)
+    expected = {"count": 5, "low": -0.2, "median": 0.3, "high": 0.6, "share_positive": 0.8}
+    assert {key: found[key] for key in expected} == expected
+    assert found["interquartile_mean"] == pytest.approx(np.mean([0.1, 0.3, 0.4]))
+    assert found["interval_low"] <= found["interquartile_mean"] <= found["interval_high"]
+    level = significance.path_distribution([0.0, 0.0, 0.1, 0.2], seed=0)
+    assert level["share_positive"] == 0.5, "a path that is level is not positive"
+
+
+def test_one_seed_has_no_interval_and_missing_scores_are_told() -> None:
+    with pytest.raises(EvidenceError, match="needs 2 runs or more, and the agent has 1"):
+        significance.interquartile_estimate([0.4], seed=0, name="the agent")
+    assert significance.improvement_estimate([0.4, 0.5], [0.3], seed=0) == significance.Estimate(1.0)
+    with pytest.raises(EvidenceError, match="1 of 3 scores of the runs are missing"):
+        significance.interquartile_estimate([0.4, np.nan, 0.2], seed=0)

@@ -10,13 +10,11 @@ from scipy.signal import lfilter
 
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Resampling, draw_days
-from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import track_of
+from finflow.evaluation.statistics.significance_tests import Tries, track_of
 from finflow.evaluation.statistics.verdict import (
     POWER,
     LeastDifference,
     Verdict,
-    VerdictReference,
     beats,
     judge,
     least_difference,
@@ -145,16 +143,14 @@ def test_another_that_is_superior_does_not_make_the_chosen_one_so() -> None:
 def test_a_lesser_return_without_a_better_ratio_is_a_no() -> None:
     """Resampled Sharpe ratios differ by as much up as down: their median of zero is not better."""
     own, baseline = made(-5e-4)
-    level = VerdictReference(baseline, np.tile([-0.1, 0.0, 0.1], 100))
-    assert beats(own, level, Tries(), SETTINGS, {}, 252).beats_equal_weight == "no"
-    better = VerdictReference(baseline, level.differences + 0.01)
-    assert beats(own, better, Tries(), SETTINGS, {}, 252).beats_equal_weight == "not shown"
+    level = np.tile([-0.1, 0.0, 0.1], 100)
+    assert beats(own, baseline, level, Tries(), SETTINGS, {}, 252).beats_equal_weight == "no"
+    assert beats(own, baseline, level + 0.01, Tries(), SETTINGS, {}, 252).beats_equal_weight == "not shown"
 
 
 def test_a_difference_without_an_interval_is_not_shown_and_the_reason_says_so() -> None:
     own, baseline = made(4e-4)
-    nowhere = VerdictReference(baseline, np.full(SETTINGS.samples, np.nan))
-    verdict = beats(own, nowhere, Tries(), SETTINGS, {}, 252)
+    verdict = beats(own, baseline, np.full(SETTINGS.samples, np.nan), Tries(), SETTINGS, {}, 252)
     assert verdict.beats_equal_weight != "yes"
     (reason,) = (one for one in verdict.reasons if "has no interval" in one.said)
     assert not reason.enough
@@ -239,9 +235,8 @@ def test_the_interval_without_spread_is_worked_out_by_hand() -> None:
     """All resamples differ by d: critical is v - d for a true v - v, so that the least difference is 2 (v - d)."""
     own, equal = window(2, 1.0)
     value, d = metrics.sharpe(own) - metrics.sharpe(equal), 0.25
-    rival = VerdictReference(equal, np.full(SAMPLES, d))
     draws = draw_days(DAYS, RESAMPLING)
-    found = least_difference(own, np.zeros(DAYS), (rival,), draws, Tries(), 252)
+    found = least_difference(own, np.zeros(DAYS), (equal,), (np.full(SAMPLES, d),), draws, Tries(), 252)
     assert found is not None
     assert found.of_interval == pytest.approx(2.0 * (value - d), rel=1e-9)
     assert found.standard_error == 0.0

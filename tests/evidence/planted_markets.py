@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import load_config
-from finflow.evaluation.analysis.optimality import OptimalityScore, score_runs
+from finflow.evaluation.analysis.decision_quality import OptimalityScore, score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.market.sources.synthetic_market import process_of
 from finflow.offline.dataset import OfflineDataset

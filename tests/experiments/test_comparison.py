@@ -16,7 +16,7 @@ import yaml
 from finflow.cli import main
 from finflow.errors import EvidenceError
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
-from finflow.evaluation.statistics.run_statistics import interquartile_mean, probability_of_improvement
+from finflow.evaluation.statistics.bootstrap import improvement_estimate, interquartile_estimate
 from finflow.experiments.jobs.run_comparison import compare_runs
 from tests.commands import refusal
 
@@ -107,7 +107,7 @@ def test_seeds_of_one_configuration_are_taken_together(tmp_path: Path) -> None:
     (group,) = json.loads((tmp_path / "out" / "metrics.json").read_text())["seeds"].values()
     assert group["runs"] == [run.name for run in runs], "a seed counts once, and another configuration not at all"
     found = group["interquartile_mean"]["sharpe"]
-    assert found["value"] == pytest.approx(interquartile_mean(sharpes))
+    assert found["value"] == interquartile_estimate(sharpes, seed=0).value
     assert found["interval"]["low"] < found["value"] < found["interval"]["high"]
     assert group["interquartile_mean"]["sharpe_difference"]["value"] == pytest.approx(0.2)
     assert any("group 1" in line and " 1.00" in line for line in lines)
@@ -165,7 +165,7 @@ def test_seeds_of_two_configurations_are_set_against_each_other(tmp_path: Path) 
     content = json.loads((tmp_path / "out" / "metrics.json").read_text())
     groups = content["seeds"]
     ahead = groups["group 1"]["probability_of_improvement"]
-    assert ahead["group 2"]["value"] == pytest.approx(probability_of_improvement([1, 2, 3], [1.5, 2.5]))
+    assert ahead["group 2"]["value"] == improvement_estimate([1, 2, 3], [1.5, 2.5], seed=0).value
     assert groups["group 2"]["probability_of_improvement"]["group 1"]["value"] == 1.0 - ahead["group 2"]["value"]
     assert ahead["equal weight"]["value"] == pytest.approx((0.5 + 1 + 1) / 3), "differences 0, 0.1 and 0.2"
     assert ahead["equal weight"]["interval"]["low"] < ahead["equal weight"]["interval"]["high"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from finflow.config import OBJECTIVES, RANKING_OBJECTIVES
-from finflow.evaluation.analysis.ranking import rank
+from finflow.evaluation.analysis.decision_quality import rank
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.significance_tests import track_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from finflow.agent.on_policy.schedules import EntropyScheduler
+from finflow.agent.on_policy.on_policy_settings import EntropyScheduler
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError, OutputError
 from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics, read_checkpoint

@@ -13,8 +13,8 @@ import pytest
 
 from finflow.config import load_config
 from finflow.preferences.judged_pairs import DrawnPair, Judge, judge_pairs
-from finflow.preferences.pair_tensors import PairTensors, pair_tensors
-from finflow.preferences.pairs import PairFile, PortfolioPath, SegmentMarket
+from finflow.preferences.pairs import PortfolioPath, SegmentMarket
+from finflow.preferences.preference_reward import PairTensors, pair_tensors
 from finflow.preferences.web_page.answer_server import AnswerServer
 from finflow.preferences.web_page.answer_session import (
     AnswerSession,
@@ -59,8 +59,7 @@ def small_options() -> list[str]:
 
 def judged_pairs(market: SegmentMarket, judge: Judge, count: int, seed: int = 0) -> PairTensors:
     """Pairs of a market with the answers of a judge, as tensors."""
-    made = judge_pairs(market, judge, count, seed)
-    return pair_tensors(market, PairFile(made.pairs, ("here",) * count))
+    return pair_tensors(market, judge_pairs(market, judge, count, seed))
 
 
 @contextmanager

@@ -16,22 +16,20 @@ from finflow.agent.networks.policy_ensemble import FrozenPolicy
 from finflow.config.evaluation_sections import PolicyLearningConfig
 from finflow.errors import FinflowError
 from finflow.preferences.judged_pairs import synthetic_judge
-from finflow.preferences.model_training import preference_loss
-from finflow.preferences.pair_tensors import PairTensors
+from finflow.preferences.model_training import LearningReport, preference_loss
 from finflow.preferences.pairs import SegmentMarket
 from finflow.preferences.policy_training import (
     DirectObjective,
-    LearnedPolicy,
     Method,
     all_densities,
     learn_policy,
     segment_density,
 )
-from finflow.preferences.preference_reward import states_holding
+from finflow.preferences.preference_reward import PairTensors, states_holding
 from finflow.training.data.training_data import TrainingData
 from tests.preferences.conftest import judged_pairs
 
-Learn = Callable[..., tuple[ExpertPolicy, LearnedPolicy]]
+Learn = Callable[..., tuple[ExpertPolicy, LearningReport]]
 QUICK = {"learning_rate": 1e-2}
 
 
@@ -46,7 +44,7 @@ def pairs(small_market: SegmentMarket) -> PairTensors:
 def learn(small_data: TrainingData, pairs: PairTensors) -> Learn:
     """Learns by a method, with keys of ``preferences.policy`` changed."""
 
-    def learned(method: Method, **keys: float) -> tuple[ExpertPolicy, LearnedPolicy]:
+    def learned(method: Method, **keys: float) -> tuple[ExpertPolicy, LearningReport]:
         policy = fresh(small_data)
         own = small_data.config.preferences.policy.model_copy(update={**QUICK, **keys})
         reference = FrozenPolicy.of(policy, small_data.log_volatility)
@@ -73,14 +71,13 @@ def test_a_policy_moves_toward_what_is_preferred(
 ) -> None:
     policy, found = learn(method, dpo_beta=0.03)
     assert cash_of(policy, pairs) > 1.5 * cash_of(fresh(small_data), pairs)
-    assert found.before.accuracy is not None
-    assert found.held_out.accuracy is not None
-    assert found.held_out.accuracy > found.before.accuracy + 0.15
-    assert found.divergence > 0.0
+    before, after = (found.figures[name].accuracy or 0.0 for name in ("before", "held_out"))
+    assert after > before + 0.15
+    assert found.numbers["divergence"] > 0.0
 
 
 def test_a_larger_beta_stays_nearer_to_the_reference(learn: Learn) -> None:
-    free, bound = (learn("dpo", dpo_beta=beta, epochs=5)[1].divergence for beta in (0.03, 0.3))
+    free, bound = (learn("dpo", dpo_beta=beta, epochs=5)[1].numbers["divergence"] for beta in (0.03, 0.3))
     assert free > bound > 0.0
 
 

@@ -17,7 +17,7 @@ from finflow.market.sources import panel_loader as sources
 from finflow.market.splits import Split, split_panel
 from finflow.training.audit import audit_subjects as audited, configuration_audit as auditing
 from finflow.training.audit.configuration_audit import audit_configuration
-from finflow.training.audit.look_ahead import FOREKNOWLEDGE
+from finflow.training.audit.look_ahead import FOREKNOWLEDGE, verdict_of
 from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
@@ -254,7 +254,7 @@ def test_a_fault_in_a_part_is_caught_and_named(
     found = audit_configuration(config)
     assert bad(found)[0] == named
     # A panel that changes what it is given changes it again when it is copied.
-    assert str(found.complaint).startswith((f"{named} looks ahead", f"{named} cannot be audited: two runs"))
+    assert str(verdict_of(found)).startswith((f"{named} looks ahead", f"{named} cannot be audited: two runs"))
 
 
 def test_an_agent_is_audited_with_its_checkpoint(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,8 +263,8 @@ def test_an_agent_is_audited_with_its_checkpoint(tiny: Make, monkeypatch: pytest
     trainer = train_through(config)
     for path in (checkpoint_of(trainer, "pretrained"), trainer.run_folder):
         clean = audit_configuration(config, agent=path)
-        assert (clean.complaint, bad(clean)) == (None, [])
-        rows = {one.probe: one.rows for one in clean.findings if one.component == "agent"}
+        assert (verdict_of(clean), bad(clean)) == (None, [])
+        rows = {one.probe: one.rows for one in clean if one.component == "agent"}
         assert sum(rows.values()) > 100
         assert rows[FOREKNOWLEDGE] > 80
     _observation_of_the_fill_bar(monkeypatch)

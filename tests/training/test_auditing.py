@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import NAMED, EqualWeight
 from finflow.training.audit import configuration_audit as auditing
 from finflow.training.audit.audit_subjects import AuditSubjects
-from finflow.training.audit.configuration_audit import Audit, audit_configuration
-from finflow.training.audit.look_ahead import FOREKNOWLEDGE, Probe
+from finflow.training.audit.configuration_audit import audit_configuration
+from finflow.training.audit.look_ahead import FOREKNOWLEDGE, Finding, Probe, verdict_of
 from finflow.training.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
 from finflow.training.data.training_data import prepare
 from tests.short_trainings import FEW_EPISODES
@@ -180,9 +180,9 @@ def one_of_each_kind(*given: Any) -> tuple[Probe, ...]:
     return tuple(one for one in probes if one in chosen[one.kind][: 2 if one.kind in (CUT, "replaced") else 1])
 
 
-def bad(found: Audit) -> list[str]:
+def bad(found: Sequence[Finding]) -> list[str]:
     """Components that are not clean, in order."""
-    return list(dict.fromkeys(finding.component for finding in found.findings if finding.verdict != "clean"))
+    return list(dict.fromkeys(finding.component for finding in found if finding.verdict != "clean"))
 
 
 @pytest.mark.parametrize(("lag", "market"), [(0, "ragged"), (2, "synthetic")])  # the whole audit below has a lag of 1
@@ -199,8 +199,8 @@ def test_the_configuration_is_clean_at_every_lag(
         keys = {"market__source": "synthetic", "market__synthetic__bars": 700}
         keys |= {"market__train_end": "2021-09-30", "market__validation_end": "2022-03-31"}
     found = audit_configuration(tiny(env__execution_lag=lag, **keys))
-    assert (found.complaint, bad(found)) == (None, [])
-    assert ("index" in {finding.component for finding in found.findings}) == (market == "ragged")
+    assert (verdict_of(found), bad(found)) == (None, [])
+    assert ("index" in {finding.component for finding in found}) == (market == "ragged")
 
 
 def test_a_cut_market_has_the_decisions_before_the_cut_whatever_the_rhythm(tiny: Make) -> None:
@@ -221,13 +221,13 @@ def test_the_whole_audit_is_clean_and_reaches_every_part(tiny: Make, monkeypatch
     monkeypatch.setattr(auditing, "single_bars", lambda *given: BARS_OF(*given)[:5])
     monkeypatch.setattr(auditing, "probes_of", one_of_each_kind)
     found = audit_configuration(tiny())
-    assert (found.complaint, bad(found)) == (None, [])
-    assert {finding.probe for finding in found.findings} == {*SHOCKS, UNPRIMED, FOREKNOWLEDGE}
-    assert {f"strategy {name}" for name in NAMED} <= {finding.component for finding in found.findings}
-    audited_parts = {finding.component for finding in found.findings}
+    assert (verdict_of(found), bad(found)) == (None, [])
+    assert {finding.probe for finding in found} == {*SHOCKS, UNPRIMED, FOREKNOWLEDGE}
+    assert {f"strategy {name}" for name in NAMED} <= {finding.component for finding in found}
+    audited_parts = {finding.component for finding in found}
     assert {"source", "features", "family momentum", "training", "evaluation", "environment, lag 2"} <= audited_parts
     assert {"backtest", "strategy momentum", "strategy buy-and-hold", "behaviour data"} <= audited_parts
-    assert all(finding.rows > 0 for finding in found.findings)
+    assert all(finding.rows > 0 for finding in found)
 
 
 @pytest.mark.usefixtures("own")
@@ -235,9 +235,9 @@ def test_features_and_strategies_of_ones_own_are_audited_and_clean_where_they_ar
     """Of the features one is of the date alone, one of the market; a strategy reads the memory behind the prices."""
     features = ["mine:range_of@growth", "mine:weekday", "mine:swing"]
     found = audit_configuration(tiny(features__extra=features), ["mine:Trend", "mine:Base"])
-    assert found.complaint is None
+    assert verdict_of(found) is None
     own = {*(f"feature {path.partition('@')[0]}" for path in features), "strategy mine:Trend", "strategy mine:Base"}
-    assert own <= {finding.component for finding in found.findings}
+    assert own <= {finding.component for finding in found}
 
 
 @pytest.mark.usefixtures("own")
@@ -246,11 +246,11 @@ def test_features_of_ones_own_that_look_ahead_are_named(tiny: Make, monkeypatch:
     monkeypatch.setattr(auditing, "single_bars", lambda *given: BARS_OF(*given)[2:3])  # a month of the test window
     features = ["mine:label", "mine:ahead", "mine:mid_month", "mine:wild"]
     found = audit_configuration(tiny(features__extra=features))
-    assert str(found.complaint).startswith("feature mine:label looks ahead")
+    assert str(verdict_of(found)).startswith("feature mine:label looks ahead")
     named = set(bad(found))
     assert {f"feature {name}" for name in features} <= named
     assert {"features", "evaluation", "environment, lag 1"} <= named  # a feature is in all that rests on it
-    wild = [one.probe for one in found.findings if one.component == "feature mine:wild" and one.verdict != "clean"]
+    wild = [one.probe for one in found if one.component == "feature mine:wild" and one.verdict != "clean"]
     assert "replaced" in wild  # there is no large move to come in the market itself
 
 
@@ -261,7 +261,7 @@ def test_a_feature_that_remembers_the_first_market_it_saw_is_caught(
 ) -> None:
     monkeypatch.setattr(auditing, "unprimed", UNPRIMED_OF)
     found = audit_configuration(tiny(features__extra=["mine:remembered"]))
-    assert str(found.complaint).startswith("feature mine:remembered looks ahead: with the future unprimed")
+    assert str(verdict_of(found)).startswith("feature mine:remembered looks ahead: with the future unprimed")
 
 
 @pytest.mark.usefixtures("own")
@@ -269,30 +269,29 @@ def test_it_would_be_caught_if_there_were_anything(tiny: Make, monkeypatch: pyte
     monkeypatch.setattr("finflow.evaluation.backtest.History.until", lambda self, count: self._source[:count])
     found = audit_configuration(tiny(), ["mine:Base"])
     assert bad(found) == ["backtest", "strategy mine:Base"]
-    assert "memory behind prices" in str(found.complaint)
+    assert "memory behind prices" in str(verdict_of(found))
 
 
 def test_a_test_window_that_ends_inside_the_data_is_clean(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that a probe cuts end long before the configured end of the test window."""
     monkeypatch.setattr(auditing, "probes_of", lambda split, *_: (Probe(split.validation_end + 3, CUT),))
     found = audit_configuration(tiny(market__test_end="2012-01-20"))
-    assert (found.complaint, bad(found)) == (None, [])
-    assert "evaluation" in {finding.component for finding in found.findings}
+    assert (verdict_of(found), bad(found)) == (None, [])
+    assert "evaluation" in {finding.component for finding in found}
 
 
 def test_a_reward_that_declares_too_short_a_horizon_is_caught(tiny: Make) -> None:
     """Its table holds the return over five bars; it says that it needs one."""
     found = audit_configuration(tiny(objectives__reward=f"{REWARDS}:Forecast"))
-    assert found.complaint is not None
-    assert f"reward {REWARDS}:Forecast" in found.complaint
+    assert f"reward {REWARDS}:Forecast" in str(verdict_of(found))
 
 
 def test_rewards_that_say_how_far_they_look_are_clean(tiny: Make) -> None:
     names = ["builtin", "ranking", f"{REWARDS}:HonestForecast", f"{REWARDS}:ReturnOverThree"]
     rewards = [{"name": name} for name in names]
     found = audit_configuration(tiny(objectives__ranking__k=2, objectives__rewards=rewards))
-    assert found.complaint is None
-    rows = {finding.component: finding.rows for finding in found.findings}
+    assert verdict_of(found) is None
+    rows = {finding.component: finding.rows for finding in found}
     assert all(rows[f"reward {name}"] > 0 for name in names[1:])
 
 

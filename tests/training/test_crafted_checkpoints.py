@@ -246,17 +246,16 @@ def test_a_job_in_several_universes_names_them(tmp_path: Path) -> None:
         sweep.find_agents()
 
 
-def test_a_study_is_told_by_its_file(tmp_path: Path) -> None:
-    (tmp_path / STUDY).write_text(dump_config(SEEDED))
-    assert resolve_run(tmp_path).kind is Kind.STUDY
-    assert configuration_of(tmp_path) == SEEDED
-
-
-def test_a_path_without_results_or_with_a_damaged_note_is_one_line(tmp_path: Path) -> None:
+def test_a_study_is_told_by_its_file_and_a_path_without_results_or_with_a_damaged_note_is_one_line(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(CheckpointError, match="does not exist: name a run folder"):
         resolve_run(tmp_path / "none")
     with pytest.raises(CheckpointError, match="has no checkpoint"):
         resolve_run(tmp_path).find_checkpoint()
+    (tmp_path / STUDY).write_text(dump_config(SEEDED))
+    assert resolve_run(tmp_path).kind is Kind.STUDY
+    assert configuration_of(tmp_path) == SEEDED
     (tmp_path / JOB).write_text("[1]")
     with pytest.raises(CheckpointError, match=r"job\.json cannot be read; start a new job"):
         resolve_run(tmp_path).find_agents()

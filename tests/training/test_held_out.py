@@ -21,7 +21,7 @@ from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, compute_results
-from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.evaluation.statistics.significance_tests import readings_of
 from finflow.strategies.classical import COMPARED, NAMED, EqualWeight, Momentum, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, equal_weights
@@ -56,7 +56,7 @@ def test_the_report_of_a_made_up_market_scores_every_strategy(
     page = build_page(results)
     assert fits_schema(page.document) == []
     content = page.document["optimum"]
-    assert set(content["scores"]) == set(results.metrics) == set(outcome.summary)
+    assert set(content["scores"]) == set(results.numbers["strategies"]) == set(outcome.summary)
     assert content["scores"]["optimal"]["score"] == 1.0
     assert content["scores"]["equal-weight"]["score"] == 0.0
     assert content["scores"]["momentum"]["score"] < 0.0

@@ -65,36 +65,28 @@ def test_a_row_is_one_line_of_json_with_sorted_keys_and_no_time(tmp_path: Path) 
 # --- resuming
 
 
-def test_a_resumed_log_is_the_log_of_a_run_never_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [0, 6])
+def test_a_resumed_log_is_the_log_of_a_run_never_stopped(tmp_path: Path, kept: int) -> None:
+    """But for the diary, which goes on."""
     with closing(RunLog(tmp_path / "whole")) as log:
         write_rows(log, range(10))
     with closing(RunLog(tmp_path / "stopped")) as log:
-        write_rows(log, range(6))
+        write_rows(log, range(kept))
         position = log.position()
-        write_rows(log, range(6, 8))  # after the checkpoint, and then killed
+        log.console("before")
+        write_rows(log, range(kept, 8))  # after the checkpoint, and then killed
     with (tmp_path / "stopped" / "metrics.jsonl").open("ab") as file:
         file.write(b'{"half a ro')
     with closing(RunLog(tmp_path / "stopped", resume_at=position)) as log:
         assert log.position() == position
-        write_rows(log, range(6, 10))
+        log.console("after\nthat")
+        write_rows(log, range(kept, 10))
     whole, stopped = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "stopped"))
     assert stopped == whole
     for tag in ("online/sharpe", "online/critic_loss"):
         assert curve(tmp_path / "stopped", tag) == curve(tmp_path / "whole", tag)
-
-
-def test_a_resume_from_before_the_first_row_starts_at_nothing_but_the_diary(tmp_path: Path) -> None:
-    with closing(RunLog(tmp_path)) as log:
-        position = log.position()
-        log.console("before")
-        write_rows(log, range(3))
-    with closing(RunLog(tmp_path, resume_at=position)) as log:
-        log.console("after\nthat")
-        write_rows(log, range(2))
-    lines = (tmp_path / "console.log").read_text().splitlines()
+    lines = (tmp_path / "stopped" / "console.log").read_text().splitlines()
     assert [line[21:] for line in lines] == ["before", "after that"]
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-    assert len(curve(tmp_path, "online/cvar")) == 2
 
 
 def test_a_branch_carries_the_rows_and_curves_that_led_to_it(tmp_path: Path) -> None:

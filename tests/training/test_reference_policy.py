@@ -45,7 +45,7 @@ def apart(trainer: FinFlowTrainer) -> float:
     return float((0.5 * ((2 * change).exp() + shift.square() - 1) - change).mean())
 
 
-def test_the_coefficient_follows_its_formula() -> None:
+def test_the_coefficient_follows_its_formula_and_several_looks_beyond_twice_the_target_end_the_phase() -> None:
     keys = OnlineConfig.model_validate({"algorithm": "ppo", "reference_beta": 0.1})
     control = ReferenceControl(keys, episode_length=100)
     control.update(0.066, decisions=2048)  # 6.6 nats an episode, the target is 6
@@ -53,9 +53,6 @@ def test_the_coefficient_follows_its_formula() -> None:
     for _ in range(9):
         control.update(1.0, 10_000)
     assert control.controller.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
-
-
-def test_several_looks_beyond_twice_the_target_end_the_phase() -> None:
     keys = OnlineConfig.model_validate({"algorithm": "ppo", "reference_target": 1.0})
     control = ReferenceControl(keys, episode_length=10)
     assert [control.update(value, 64) is None for value in (0.3, 0.3, 0.1, 0.3, 0.3)] == [True] * 5
@@ -259,16 +256,15 @@ class Trained(NamedTuple):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("preferred")
-    config = tiny_in(folder)(
-        preferences__judge__strategies=["equal-weight"], preferences__judge__random=8, preferences__judge__length=8
-    )
+    judge = {"preferences__judge__strategies": ["equal-weight"], "preferences__judge__random": 8}
+    config = tiny_in(folder)(**judge, objectives__preference__segment=8)
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
     trainer._begin().checkpoint()
     data = prepare(config)
     market = SegmentMarket(data.process, data.split.train, config)
-    judge = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
-    made = judge_pairs(market, judge, 150, seed=0)
+    saver = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
+    made = judge_pairs(market, saver, 150, seed=0)
     write_pairs(folder / "pairs.jsonl", made.pairs)
     return Trained(latest(trainer), folder / "pairs.jsonl")
 

@@ -18,10 +18,9 @@ from finflow.errors import CheckpointError, ConfigError
 from finflow.evaluation.backtest import run_backtests
 from finflow.offline.collection import made_by
 from finflow.preferences.judged_pairs import judge_pairs, make_judge
-from finflow.preferences.model_report import learn_model
-from finflow.preferences.pair_tensors import pair_tensors
-from finflow.preferences.pairs import PairFile, SegmentMarket
-from finflow.preferences.preference_reward import save_model
+from finflow.preferences.model_training import learn_model
+from finflow.preferences.pairs import SegmentMarket
+from finflow.preferences.preference_reward import pair_tensors, save_model
 from finflow.strategies.classical import EqualWeight
 from finflow.training.data.rewards import RewardUnits, equal_weight_rewards
 from finflow.training.data.training_data import prepare
@@ -115,7 +114,7 @@ def test_rewards_are_in_excess_of_those_of_equal_weight(tiny: Make) -> None:
 JUDGED = {
     "preferences__judge__strategies": ["equal-weight", "momentum"],
     "preferences__judge__random": 6,
-    "preferences__judge__length": 10,
+    "objectives__preference__segment": 10,
 }
 SHORT = {
     "train__online_episodes": 2,
@@ -134,11 +133,11 @@ def models(few_epochs: None, tmp_path_factory: pytest.TempPathFactory) -> list[P
     data = prepare(config)
     market = SegmentMarket(data.process, data.split.train, config)
     made = judge_pairs(market, make_judge("log-growth", config.preferences.judge, 252), 60, seed=0)
-    pairs = pair_tensors(market, PairFile(made.pairs, ("here",) * 60))
+    pairs = pair_tensors(market, made)
     files = [folder / f"model-{seed}.safetensors" for seed in range(2)]
     for seed, file in enumerate(files):
-        learned = learn_model(pairs, data.shape, seed=seed)
-        save_model(file, learned.model, learned.report(), ())
+        model, learned = learn_model(pairs, data.shape, seed=seed)
+        save_model(file, model, learned.report(), ())
     return files
 
 

@@ -14,7 +14,7 @@ import torch
 
 from finflow.config import ActingConfig
 from finflow.errors import CheckpointError, MarketError
-from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.evaluation.statistics.significance_tests import readings_of
 from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
 from finflow.training.judging.agent_strategy import load_agents, policy_identity

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States, states_of
+from finflow.agent.gradient_steps import SkippingAdam, make_optimiser, polyak_update
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend, Decision, describe_holding, no_blend
@@ -44,15 +45,12 @@ class PolicyAverage:
     @torch.no_grad()
     def update(self, policy: ExpertPolicy, progress: float) -> None:
         """Add the policy after an update; ``progress`` is the share of the phase's updates, this one included."""
-        own: list[Tensor] = list(self.policy.parameters())
-        others: list[Tensor] = list(policy.parameters())
         if progress <= self.config.start:
             self.count = 0
-            torch._foreach_copy_(own, others)
+            torch._foreach_copy_(list(self.policy.parameters()), list(policy.parameters()))
             return
         self.count += 1
-        share = 1.0 / self.count if self.config.kind == "swa" else 1.0 - self.config.decay
-        torch._foreach_lerp_(own, others, share)
+        polyak_update(self.policy, policy, 1.0 / self.count if self.config.kind == "swa" else 1.0 - self.config.decay)
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {name: tensor.detach().clone() for name, tensor in self.policy.state_dict().items()}
@@ -64,7 +62,16 @@ class PolicyAverage:
 
 
 class ActingAgent:
-    """Networks and coefficients of an agent, and its decisions; alone or in a blend with a reference.
+    """Networks, coefficients and optimisers of an agent, and its decisions; alone or in a blend with a reference.
+
+    Parameters
+    ----------
+    generator : Generator
+        Draws initial weights, on the CPU.
+    networks : Networks, optional
+        In place of those for portfolios.
+    blocks : int, optional
+        Blocks of the training years whose learners' policies are deployed together with this one's, in a blend.
 
     Attributes
     ----------
@@ -90,8 +97,8 @@ class ActingAgent:
         config: BCellConfig,
         generator: Generator,
         device: torch.device,
-        networks: Networks | None,
-        blocks: int | None,
+        networks: Networks | None = None,
+        blocks: int | None = None,
     ) -> None:
         self.shape, self.config, self.device = shape, config, device
         self.advantage_scale = 1.0
@@ -104,9 +111,14 @@ class ActingAgent:
         self.average = None if config.averaging.kind == "none" else PolicyAverage(config.averaging, self.policy)
         self.reference: FrozenPolicy | None = None
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
+        self.alpha_optimiser = make_optimiser([self.log_alpha], config.alpha_lr)
         self.log_cql_alpha: Tensor | None = None
+        self.cql_optimiser: SkippingAdam | None = None
         if config.cql_mode == "lagrange":
             self.log_cql_alpha = torch.tensor(math.log(config.cql_alpha), device=device, requires_grad=True)
+            self.cql_optimiser = make_optimiser([self.log_cql_alpha], config.critic_lr)
         self.blend = None if blocks is None else no_blend(device)
         self.members: nn.ModuleList | None = None
         if blocks is not None:
@@ -163,8 +175,7 @@ class ActingAgent:
     @torch.no_grad()
     def decide(self, states: States) -> Decision:
         """Decisions of the deployed policy, without gradients."""
-        decision: Decision = self.deployed(states)
-        return decision
+        return self.deployed(states)
 
     @torch.no_grad()
     def explore(self, states: States, noise: Generator) -> Tensor:
@@ -172,8 +183,7 @@ class ActingAgent:
         distribution = self.policy(states).distribution
         batch, dimensions = distribution.location.shape
         drawn, _ = distribution.sample(standard_normal((batch, 1, dimensions), noise, distribution.location))
-        portfolios: Tensor = drawn[:, 0]
-        return portfolios
+        return drawn[:, 0]
 
     def act(self, observation: Mapping[str, Any], deterministic: bool = True) -> NDArray[np.float32]:
         """Target weights (K,) for an observation of the environment, or (batch, K) for a batch; cash last.

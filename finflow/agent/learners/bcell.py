@@ -12,18 +12,16 @@ from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
-    SkippingAdam,
     compute_gradients,
     cosine,
     gradient_step,
-    make_optimiser,
     polyak_update,
     set_learning_rate,
     step,
     update_precision,
 )
 from finflow.agent.learners.acting import ActingAgent
-from finflow.agent.learners.offline_learner import Networks, make_policy
+from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.learners.soft_actor_critic import (
     Coefficients,
     Draws,
@@ -33,7 +31,7 @@ from finflow.agent.learners.soft_actor_critic import (
     is_conservative,
     policy_losses,
 )
-from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.losses.off_policy_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.distributions import standard_normal
@@ -49,34 +47,7 @@ LEVEL_RATE = 0.2  # share of the values' mean error over several decisions that 
 
 
 class BCell(ActingAgent):
-    """Policy of five experts with its critics, trained by soft actor-critic.
-
-    Parameters
-    ----------
-    generator : Generator
-        Draws initial weights, on the CPU.
-    networks : Networks, optional
-        In place of those for portfolios.
-    blocks : int, optional
-        Blocks of the training years whose learners' policies are deployed together with this one's, in a blend.
-    """
-
-    def __init__(
-        self,
-        shape: NetworkShape,
-        config: BCellConfig,
-        generator: Generator,
-        device: torch.device,
-        networks: Networks | None = None,
-        blocks: int | None = None,
-    ) -> None:
-        super().__init__(shape, config, generator, device, networks, blocks)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
-        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
-        self.alpha_optimiser = make_optimiser([self.log_alpha], config.alpha_lr)
-        self.cql_optimiser: SkippingAdam | None = None
-        if self.log_cql_alpha is not None:
-            self.cql_optimiser = make_optimiser([self.log_cql_alpha], config.critic_lr)
+    """Policy of five experts with its critics, trained by soft actor-critic."""
 
     def set_learning_rates(self, progress: float, ramp: float | None = None) -> None:
         """Set learning rates for a share of the online updates; ``ramp``, where given, multiplies the policy's."""
@@ -127,13 +98,12 @@ class BCell(ActingAgent):
             size = (len(batch.actions), self.policy.coordinate_count(batch.actions))
             drawn = standard_normal(size, noise, batch.actions)
             draws = Draws.of(self, batch, noise, is_conservative(self.config, coverage))
-            dropout = noise if self.config.dropout > 0.0 else None
             encoding = self.critic.encode(batch.states)
             critics = critics_losses(self, batch, coverage, draws, coefficients, point, encoding)
             compute_gradients(critics.loss, self.critic_optimiser)
             metrics: Metrics = {}
             if actor:  # by the critics as they are before their step
-                loss, temperature, metrics = policy_losses(self, batch, drawn, coefficients, point, encoding, dropout)
+                loss, temperature, metrics = policy_losses(self, batch, drawn, coefficients, point, encoding, noise)
                 compute_gradients(loss, self.policy_optimiser)
                 metrics |= self.step_policy(temperature, point)
                 self.update_average(point.progress)
@@ -173,8 +143,9 @@ class BCell(ActingAgent):
     def save(self, path: str | Path) -> None:
         """Write the agent as one verified safetensors file."""
         facts = {"shape": self.shape._asdict(), "bcell": self.config.model_dump(mode="json")}
-        named = {} if self.feature_names is None else {"features": self.feature_names}
-        write_tensors(Path(path), self._tensors(), facts | named)
+        if self.feature_names is not None:
+            facts["features"] = self.feature_names
+        write_tensors(Path(path), self._tensors(), facts)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> BCell:

@@ -1,6 +1,6 @@
 """Offline learners: IQL, TD3+BC and behaviour cloning, with the networks, optimisers and steps that all share.
 
-The methods differ in the target of the critic and the loss of the policy (`offline_losses`). All of them leave a
+The methods differ in the target of the critic and the loss of the policy (`off_policy_losses`). All of them leave a
 policy, critics, targets and V_mu for the online phase to start from.
 
 References
@@ -28,9 +28,10 @@ from finflow.agent.gradient_steps import (
     set_learning_rate,
     update_precision,
 )
-from finflow.agent.losses.critic_losses import choice_loss, critic_target
-from finflow.agent.losses.offline_losses import (
+from finflow.agent.losses.off_policy_losses import (
     advantage_weights,
+    choice_loss,
+    critic_target,
     ddpg_bc_loss,
     expectile_loss,
     expectile_of,
@@ -105,9 +106,6 @@ class OfflineLearner:
         """True where the policy is meant to move far: its divergence is no alarm then."""
         return False
 
-    def dropout_noise(self, noise: Generator) -> Generator | None:
-        return noise if self.config.dropout > 0.0 else None
-
     @torch.no_grad()
     def target_values(self, batch: Batch) -> tuple[Encoding, Tensor, Valuation]:
         """Values by the target critics: an encoding of the states, with the values of each state's actions, (B, P).
@@ -179,13 +177,11 @@ class BehaviourCloning(OfflineLearner):
         _, data_value, ahead = self.target_values(batch)
         metrics = self.update_mean_value(batch, data_value)
         if self.clones:
-            loss, policy_metrics = self.policy.imitation_loss(
-                batch, torch.ones_like(data_value), self.dropout_noise(noise)
-            )
+            loss, policy_metrics = self.policy.imitation_loss(batch, torch.ones_like(data_value), noise)
             self.update_policy(loss, progress)
             metrics |= policy_metrics
         next_value = ahead.mean.min(dim=0).values
-        metrics |= self.update_critic(batch, next_value, ahead.spread, self.dropout_noise(noise))
+        metrics |= self.update_critic(batch, next_value, ahead.spread, noise)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return metrics
 
@@ -224,7 +220,7 @@ class TD3BC(OfflineLearner):
             ahead = self.target_critic.value(self.target_critic.encode(states), states, following.unsqueeze(1))
             next_value = ahead.mean[..., 0].min(dim=0).values.view_as(actions)
             spread = ahead.spread[:, :: actions.shape[1]]
-        metrics |= self.update_critic(batch, next_value, spread, self.dropout_noise(noise))
+        metrics |= self.update_critic(batch, next_value, spread, noise)
         self.updates += 1
         if self.updates % POLICY_DELAY == 0:
             metrics |= self._update_policy(batch, progress, noise)
@@ -241,7 +237,7 @@ class TD3BC(OfflineLearner):
     def _update_policy(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step up the first critic, as published, with a penalty on the distance from the data's action."""
         weights = torch.ones_like(batch.rewards)
-        action, _, others, metrics = self.policy.pathwise_gradient(batch, weights, self.dropout_noise(noise))
+        action, _, others, metrics = self.policy.pathwise_gradient(batch, weights, noise)
         with torch.no_grad():
             encoding = self.critic.encode(batch.states)
         value = linearised(
@@ -271,9 +267,9 @@ class IQL(OfflineLearner):
         gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
         metrics = self.update_behaviour_value(behaviour, batch)
         now, next_value = self._values(batch, actions)
-        policy_loss, policy_metrics = self._policy_loss(batch, encoding, actions, now, self.dropout_noise(noise))
+        policy_loss, policy_metrics = self._policy_loss(batch, encoding, actions, now, noise)
         self.update_policy(policy_loss, progress)
-        metrics |= policy_metrics | self.update_critic(batch, next_value, ahead.spread, self.dropout_noise(noise))
+        metrics |= policy_metrics | self.update_critic(batch, next_value, ahead.spread, noise)
         polyak_update(self.target_critic, self.critic, config.tau)
         figures = {"v_loss": v_loss, "v": value.mean(), "advantage": (actions - now).mean()}
         return {name: tensor.detach() for name, tensor in figures.items()} | metrics

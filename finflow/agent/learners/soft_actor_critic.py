@@ -29,7 +29,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import OWN, Batch, States, repeat_groups
 from finflow.agent.gradient_steps import linearised
 from finflow.agent.learners.acting import ActingAgent
-from finflow.agent.losses.critic_losses import (
+from finflow.agent.losses.off_policy_losses import (
     CoverageProposals,
     CriticTarget,
     choice_loss,
@@ -171,8 +171,7 @@ def temperature_loss(
 @torch.no_grad()
 def action_distribution(policy: ExpertPolicy, states: States) -> LogisticNormal:
     """Distribution of a policy's actions, without gradients."""
-    distribution: LogisticNormal = policy(states).distribution
-    return distribution
+    return policy(states).distribution
 
 
 def minimum_value(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import cast
 
 import torch
 from torch import Generator, Tensor
@@ -64,6 +63,7 @@ class ExpertPolicy(AssetLayers):
     weighs the divergence of each expert's portfolio from what its family names.
     """
 
+    __call__: Callable[..., Decision]
     lens: Tensor
     blend: Blend | None = None
     keeps_slope = False
@@ -157,7 +157,7 @@ class ExpertPolicy(AssetLayers):
 
     def deterministic(self, states: States) -> Tensor:
         """The centre of the policy, (batch, K)."""
-        return cast(Decision, self(states)).distribution.centre()
+        return self(states).distribution.centre()
 
     def coordinate_count(self, actions: Tensor) -> int:
         """Coordinates that actions (..., K) are drawn in: K - 1."""

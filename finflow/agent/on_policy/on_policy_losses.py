@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -62,23 +61,16 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     return 1.0 - (returns - values).var(correction=0) / spread.clamp(min=SMALLEST_DEVIATION)
 
 
-def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """``-mean min(ratio A, clip(ratio, 1 - eps, 1 + eps) A)``, (), of joint density ratios (batch,).
+def surrogate_loss(ratio: Tensor, advantages: Tensor, clip: float | None = None) -> Tensor:
+    """``-mean(ratio A)``, (), of joint density ratios (batch,).
 
-    Beyond the limit a ratio gains nothing more; a change that is for the worse is charged in full.
+    At the old policy its gradient is the policy gradient's. With ``clip``, ``-mean min(ratio A, clip(ratio, 1 - eps,
+    1 + eps) A)``: beyond the limit a ratio gains nothing more; a change that is for the worse is charged in full.
     """
-    limited = ratio.clamp(1.0 - clip, 1.0 + clip)
-    return -torch.minimum(ratio * advantages, limited * advantages).mean()
-
-
-def penalised_policy_loss(ratio: Tensor, advantages: Tensor, divergence: Tensor, beta: float) -> Tensor:
-    """``-mean(ratio A) + beta mean KL(old || new)``, (), with the divergence, (batch,), in nats."""
-    return beta * divergence.mean() - (ratio * advantages).mean()
-
-
-def surrogate_loss(ratio: Tensor, advantages: Tensor) -> Tensor:
-    """``-mean(ratio A)``, (): at the old policy its gradient is the policy gradient's."""
-    return -(ratio * advantages).mean()
+    gain = ratio * advantages
+    if clip is not None:
+        gain = torch.minimum(gain, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages)
+    return -gain.mean()
 
 
 def value_loss(values: Tensor, returns: Tensor) -> Tensor:
@@ -153,20 +145,12 @@ LINE_SEARCH_STEPS, SHRINKING = 10, 0.8  # step lengths tried, and the factor fro
 RESIDUAL = 1e-10  # of the conjugate gradient: its squared length at which the solution is taken
 
 
-class TrustRegionStep(NamedTuple):
-    """Outcome of a step."""
-
-    accepted: bool  # false where no step length improved the objective; the parameters stay as they were
-    divergence: float  # exact mean KL(old || new) after it, in nats
-    improvement: float  # of the objective
-
-
 def trust_region_step(
     parameters: Sequence[nn.Parameter],
     objective: Callable[[], Tensor],
     divergence: Callable[[], Tensor],
     delta: float,
-) -> TrustRegionStep:
+) -> tuple[float, float]:
     """Move parameters along the natural gradient as far as the KL allows and the objective improves.
 
     Parameters
@@ -179,6 +163,12 @@ def trust_region_step(
         Mean KL(old || present) in nats, (); its second derivative at the old parameters is the Fisher matrix.
     delta : float
         Largest divergence.
+
+    Returns
+    -------
+    divergence, improvement : float
+        Exact mean KL(old || new) after the step, in nats, and the gain of the objective; zeros where no step length
+        improved it.
     """
     before = objective()
     product = fisher_product(parameters, divergence)
@@ -193,10 +183,10 @@ def trust_region_step(
             with torch.no_grad():
                 moved, gained = float(divergence()), float(objective()) - was
             if moved <= delta and gained > 0.0:
-                return TrustRegionStep(True, moved, gained)
+                return moved, gained
             length *= SHRINKING
     _set(parameters, start)
-    return TrustRegionStep(False, 0.0, 0.0)
+    return 0.0, 0.0
 
 
 def natural_gradient(

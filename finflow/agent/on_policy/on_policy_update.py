@@ -24,10 +24,8 @@ from finflow.agent.on_policy.on_policy_losses import (
     DoublingKL,
     approximate_kl,
     clip_fraction,
-    clipped_policy_loss,
     explained_variance,
     normalised,
-    penalised_policy_loss,
     surrogate_loss,
     trust_region_step,
     value_loss,
@@ -88,7 +86,7 @@ class OnPolicyLearner:
         self.settings = settings
         self.generator = generator
         self.penalty = DoublingKL(settings.kl_beta, settings.kl_target)
-        self.optimiser, self._flat = _optimiser(agent, settings, flat)
+        self.optimiser, self._flat = _optimiser(agent, settings, flat), flat
 
     def update(self, rollout: Rollout, entropy_coefficient: float | None = None) -> Figures:
         """Learn from one rollout; a scheduled entropy coefficient may replace that of the settings.
@@ -161,8 +159,9 @@ class OnPolicyLearner:
                 return gain
             return gain + settings.entropy_coefficient * new.entropy().mean()
 
-        taken = trust_region_step(list(self.agent.actor_parameters()), objective, divergence, settings.trust_region)
-        return {"policy_loss": -taken.improvement, "accepted": float(taken.accepted), "policy_steps": 1}
+        actor = list(self.agent.actor_parameters())
+        _, improvement = trust_region_step(actor, objective, divergence, settings.trust_region)
+        return {"policy_loss": -improvement, "accepted": float(improvement > 0.0), "policy_steps": 1}
 
     def _minibatches(self, rollout: Rollout) -> Iterator[tuple[Rollout, Tensor]]:
         """Parts of the rollout and their decisions' numbers, in a new order in each epoch."""
@@ -175,7 +174,8 @@ class OnPolicyLearner:
             order = torch.randperm(decisions, generator=self.generator, device=self.generator.device).to(device)
             shuffled = rollout.rows(order)
             for start in range(0, decisions, size):
-                yield shuffled.between(start, start + size), order[start : start + size]
+                rows = slice(start, start + size)
+                yield shuffled.rows(rows), order[rows]
 
     @torch.no_grad()
     def _measured(self, rollout: Rollout, old: ActionDistribution) -> Figures:
@@ -202,12 +202,10 @@ def _joint_loss(
     new = agent.distribution(part.observations)
     log_ratio = new.log_prob(part.actions) - part.log_prob
     ratio = log_ratio.exp()
-    if settings.algorithm == "ppo":
-        policy = clipped_policy_loss(ratio, part.advantages, settings.clip)
-    elif old is not None:
-        policy = penalised_policy_loss(ratio, part.advantages, old.kl(new), penalty.beta)
-    else:
-        policy = surrogate_loss(ratio, part.advantages)
+    clip = settings.clip if settings.algorithm == "ppo" else None
+    policy = surrogate_loss(ratio, part.advantages, clip)
+    if old is not None:
+        policy = policy + penalty.beta * old.kl(new).mean()
     whole, value = policy, torch.zeros_like(policy)
     if settings.value_coefficient > 0.0:
         value = value_loss(agent.value(part.observations), part.returns)
@@ -226,22 +224,21 @@ def check_minibatch(settings: OnPolicySettings, decisions: int) -> None:
         )
 
 
-def _optimiser(
-    agent: ActorCritic, settings: OnPolicySettings, flat: bool
-) -> tuple[SkippingAdam, tuple[nn.Parameter, ...]]:
+def _optimiser(agent: ActorCritic, settings: OnPolicySettings, flat: bool) -> SkippingAdam:
     """Adam over policy and value function; over the value function alone where the policy takes natural steps.
 
-    With ``flat`` also the vectors that their parameters are then views of.
+    With ``flat`` over vectors that their parameters are then views of.
     """
     critic, rate = list(agent.critic_parameters()), settings.learning_rate
     actor = [] if settings.algorithm == "trpo" else list(agent.actor_parameters())
     parts = [(actor, rate), (critic, rate * settings.critic_rate_multiple)]
     if flat and settings.critic_rate_multiple == 1.0:
         parts = [(actor + critic, rate)]
-    parts = [(parameters, own_rate) for parameters, own_rate in parts if parameters]
-    vectors = tuple(as_one_vector(parameters) for parameters, _ in parts) if flat else ()
-    learned = [[vector] for vector in vectors] if flat else [parameters for parameters, _ in parts]
-    groups = [{"params": params, "lr": own_rate} for params, (_, own_rate) in zip(learned, parts, strict=True)]
+    groups = [
+        {"params": [as_one_vector(parameters)] if flat else parameters, "lr": own_rate}
+        for parameters, own_rate in parts
+        if parameters
+    ]
     optimiser = SkippingAdam(groups, lr=rate, eps=settings.adam_epsilon, fused=True)
     optimiser.skip_nonfinite = True
-    return optimiser, vectors
+    return optimiser

@@ -31,9 +31,10 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     Returns
     -------
     DataFrame
-        ``date`` of the fill, ``asset``, ``side`` (buy, sell, or end where an asset was paid out at its last price),
-        ``units`` and ``price`` (adjusted where the prices are), ``value`` (units times price), ``cost``, both in
-        money, and the ``weight`` ``before`` and ``after``. Wealth before a fill, less its costs, is wealth after.
+        Name of the ``strategy``, ``date`` of the fill, ``asset``, ``side`` (buy, sell, or end where an asset was paid
+        out at its last price), ``units`` and ``price`` (adjusted where the prices are), ``value`` (units times price),
+        ``cost``, both in money, and the ``weight`` ``before`` and ``after``. Wealth before a fill, less its costs, is
+        wealth after.
     """
     bars = process.decision_bars(window)
     rows = slice(bars.start, bars.stop)
@@ -55,6 +56,7 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     paid_out = ended[step, asset] != 0.0
     return pd.DataFrame(
         {
+            "strategy": run.name,
             "date": process.panel.dates[rows][step],
             "asset": pd.Categorical.from_codes(asset, categories=pd.Index(process.panel.assets)),
             "side": np.where(paid_out, "end", np.where(moved > 0.0, "buy", "sell")),
@@ -74,7 +76,7 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
     Returns
     -------
     DataFrame
-        ``date``, ``asset``, ``units``, ``price`` (1 for cash), ``value`` in money, ``weight``.
+        ``strategy``, ``date``, ``asset``, ``units``, ``price`` (1 for cash), ``value`` in money, ``weight``.
     """
     bars = process.decision_bars(window)
     rows = slice(bars.start, bars.stop)
@@ -84,6 +86,7 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
     price = np.pad(_last_prices(process, rows), ((0, 0), (0, 1)), constant_values=1.0)[step, asset]
     return pd.DataFrame(
         {
+            "strategy": run.name,
             "date": process.panel.dates[rows][step],
             "asset": pd.Categorical.from_codes(asset, categories=pd.Index(run.assets)),
             "units": value / price,

@@ -36,39 +36,18 @@ SHOWN_PARTS = 8  # features and assets of a decision
 SETTLING = 63  # daily bars in which an account that began in cash is built up
 
 
-@dataclass(frozen=True, eq=False)
-class Attribution:
-    """Contributions to the net return of each day; they sum to it.
+def attribute(run: Backtest, growth: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Contributions to the net return of each day, which sum to it: of every asset and of cash, and of costs.
 
-    Attributes
-    ----------
-    assets : float64 (steps, K - 1)
-    cash, costs : float64 (steps,)
-        Costs are negative.
-    experts : float64 (steps, E + 1), or None
-        The assets' part divided by expert; last what no expert named. None for what is no agent.
-    wealth : float64 (steps,)
-        Before each day, of 1 invested.
+    ``growth`` is the gross growth of each asset and of cash, (steps, K), as the first result is; costs (steps,) are
+    negative.
     """
-
-    assets: FloatArray
-    cash: FloatArray
-    costs: FloatArray
-    experts: FloatArray | None
-    wealth: FloatArray
-
-    def linked(self, contributions: FloatArray) -> FloatArray:
-        """Contributions of all days, in money, of 1 invested: (...) from (steps, ...)."""
-        return np.asarray(np.tensordot(self.wealth, contributions, axes=1))
+    return run.weights * (growth - 1.0), -run.costs * np.sum(run.weights * growth, axis=1)
 
 
-def attribute(run: Backtest, growth: FloatArray) -> Attribution:
-    """Divide the returns of a backtest, by the gross growth of each asset and of cash, (steps, K)."""
-    earned = run.weights * (growth - 1.0)
-    gross = np.sum(run.weights * growth, axis=1)
-    shares = expert_shares(run)
-    experts = None if shares is None else np.einsum("tek,tk->te", shares[:, :, :-1], earned[:, :-1])
-    return Attribution(earned[:, :-1], earned[:, -1], -run.costs * gross, experts, run.wealth[:-1])
+def linked(run: Backtest, contributions: FloatArray) -> FloatArray:
+    """Contributions of all days, in money, of 1 invested: (...) from (steps, ...)."""
+    return np.asarray(np.tensordot(run.wealth[:-1], contributions, axes=1))
 
 
 def expert_shares(run: Backtest) -> FloatArray | None:
@@ -78,10 +57,11 @@ def expert_shares(run: Backtest) -> FloatArray | None:
     sum to one over the rows.
     """
     reasons = run.explanation or {}
-    if not {"gate", "experts", "trade_rate", "held"} <= set(reasons):
+    if "held" not in reasons:
         return None
     experts, held = reasons["experts"], reasons["held"]
     steps, count, size = experts.shape
+    refused = np.zeros(steps, dtype=np.bool_) if run.refused is None else run.refused
     shares = np.zeros((steps, count + 1, size))
     before = np.zeros((count + 1, size))
     before[-1] = 1.0
@@ -90,10 +70,8 @@ def expert_shares(run: Backtest) -> FloatArray | None:
         parts = (1.0 - rate) * before * held[step]
         parts[:-1] += rate * reasons["gate"][step][:, None] * experts[step]
         total = parts.sum(axis=0)
-        refused = run.refused is not None and bool(run.refused[step])
-        known = (total > 0.0) & (not refused)
-        shares[step] = np.where(known, parts / np.where(total > 0.0, total, 1.0), before)
-        before = shares[step]
+        known = (total > 0.0) & ~refused[step]
+        before = shares[step] = np.where(known, parts / np.where(total > 0.0, total, 1.0), before)
     return shares
 
 
@@ -102,7 +80,7 @@ def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
     bars = context.process.decision_bars(context.window)
     growth = context.process.growth[bars.start + 1 : bars.stop + 1]
     runs = [run for run in context.runs if run.name in (context.judged, BASELINE)]
-    numbers = {run.name: _numbers(run, attribute(run, growth), experts) for run in runs}
+    numbers = {run.name: _numbers(run, growth, experts) for run in runs}
     judged = numbers[context.judged]
     order, caption = sorted(judged["assets"], key=lambda asset: -judged["assets"][asset]), ""
     if len(order) > 2 * SHOWN:
@@ -120,15 +98,19 @@ def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
     return Section("attribution", "Where the return came from", numbers, tuple(tables), (), tuple(words))
 
 
-def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> dict[str, Any]:
-    assets, divided = found.linked(found.assets), None if found.experts is None else found.linked(found.experts)
+def _numbers(run: Backtest, growth: FloatArray, experts: Sequence[str]) -> dict[str, Any]:
+    earned, costs = attribute(run, growth)
+    assets, shares, divided = linked(run, earned[:, :-1]), expert_shares(run), None
+    if shares is not None:
+        parts = linked(run, np.einsum("tek,tk->te", shares[:, :, :-1], earned[:, :-1]))
+        divided = dict(zip((*experts, "none"), parts.tolist(), strict=True))
     return {
         "total": float(np.prod(1.0 + run.returns) - 1.0),
         "assets": dict(zip(run.assets[:-1], assets.tolist(), strict=True)),
         "risky": float(assets.sum()),
-        "experts": None if divided is None else dict(zip((*experts, "none"), divided.tolist(), strict=True)),
-        "cash": float(found.linked(found.cash)),
-        "costs": float(found.linked(found.costs)),
+        "experts": divided,
+        "cash": float(linked(run, earned[:, -1])),
+        "costs": float(linked(run, costs)),
     }
 
 

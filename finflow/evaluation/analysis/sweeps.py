@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ LAGS = (0, 1, 2)
 CAPITALS = (1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
 Figures = dict[str, dict[str, float]]
 HIGHEST_BPS = 1000.0
+LADDER = (*COSTS, 100.0, 200.0, 400.0, 800.0, HIGHEST_BPS)  # where the break-even cost is searched
 SMALLEST_CAPITAL, LARGEST_CAPITAL = 1e2, 1e16
 TOLERANCE_BPS, TOLERANCE_CAPITAL = 0.01, 0.02  # of break-even costs, and relative of the capacity
 PERIODS = (
@@ -138,17 +140,14 @@ def _break_even(
     words: list[Sentence] = []
     for key, (measure, score) in SCORES.items():
         bps = break_even_bps(context, score, costs)
-        beyond = bps == np.inf
+        beyond, judged = bps == np.inf, f"By {measure}, {context.judged}"
         found |= {f"{key}_bps": None if beyond else bps, f"{key}_beyond_bps": HIGHEST_BPS if beyond else None}
-        judged = f"By {measure}, {context.judged}"
-        if beyond:
-            highest = Cell(("break_even", f"{key}_beyond_bps"), "bp", 0)
-            words.append((f"{judged} is ahead of equal weight at up to ", highest, " a trade."))
-        elif bps == 0.0:
+        if bps == 0.0:
             words.append(f"{judged} is not ahead of equal weight even where trading is free.")
         elif bps is not None:
-            even = Cell(("break_even", f"{key}_bps"), "bp", 1)
-            words.append((f"{judged} breaks even with equal weight at ", even, " a trade."))
+            place, digits = (f"{key}_beyond_bps", 0) if beyond else (f"{key}_bps", 1)
+            how = "is ahead of equal weight at up to" if beyond else "breaks even with equal weight at"
+            words.append((f"{judged} {how} ", Cell(("break_even", place), "bp", digits), " a trade."))
     return found, words
 
 
@@ -165,28 +164,20 @@ def break_even_bps(
     if len(pair) < 2:
         return None
 
-    def ahead(runs: Sequence[Backtest]) -> float:
+    @cache
+    def excess(bps: float) -> float:
+        runs = costs[bps] if bps in costs else context.backtest(_at_cost(context.process, bps), names=pair)
         own, equal = (score(next(run for run in runs if run.name == name)) for name in pair)
         return own - equal
 
-    found = {bps: ahead(runs) for bps, runs in costs.items()}
-    if not np.isfinite(list(found.values())).all():
+    if not all(np.isfinite(excess(bps)) for bps in costs):
         return None
-
-    def excess(bps: float) -> float:
-        if bps not in found:
-            found[bps] = ahead(context.backtest(_at_cost(context.process, bps), names=pair))
-        return found[bps]
-
     if excess(0.0) <= 0.0:
         return 0.0
-    low, ladder = 0.0, sorted(bps for bps in found if bps > 0.0) or [1.0]
-    high = ladder.pop(0)
-    while excess(high) > 0.0:
-        if high >= HIGHEST_BPS:
-            return np.inf
-        low, high = high, ladder.pop(0) if ladder else min(2.0 * high, HIGHEST_BPS)
-    return float(scipy.optimize.brentq(excess, low, high, xtol=TOLERANCE_BPS, rtol=1e-12))
+    for low, high in pairwise(LADDER):
+        if excess(high) <= 0.0:
+            return float(scipy.optimize.brentq(excess, low, high, xtol=TOLERANCE_BPS, rtol=1e-12))
+    return np.inf
 
 
 def _capital(context: ComparisonContext) -> tuple[dict[str, Figures], float | None, Sentence]:
@@ -208,14 +199,13 @@ def _capital(context: ComparisonContext) -> tuple[dict[str, Figures], float | No
         only = "Capital matters only through the minimum commission of a trade: no configured cost grows with size."
         return found, None, only
     most = capacity(context)
-    if most == 0.0:
-        nothing = "it earned no more than equal weight even without size-dependent costs."
-        return found, most, f"{context.judged} has no capacity: {nothing}"
-    if most == np.inf:
-        never = "Size-dependent costs never take half of what is earned over equal weight, up to a capital of 1e16."
-        return found, None, never
     half = " to begin with, size-dependent costs take half of what it earns over equal weight."
-    return found, most, ("Capacity: with ", Cell(("capacity",), ",", 0), half)
+    said: dict[float, Sentence] = {
+        0.0: f"{context.judged} has no capacity: it earned no more than equal weight even without size-dependent "
+        "costs.",
+        np.inf: "Size-dependent costs never take half of what is earned over equal weight, up to a capital of 1e16.",
+    }
+    return found, most, said.get(most, ("Capacity: with ", Cell(("capacity",), ",", 0), half))
 
 
 def capacity(context: ComparisonContext) -> float:

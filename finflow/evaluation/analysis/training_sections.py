@@ -19,7 +19,6 @@ from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PREFIX = "generalisation_"
@@ -75,23 +74,25 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
 def _points_figure(points: pd.DataFrame) -> Rendered:
     columns: dict[str, Array] = {str(name): points[name].to_numpy(np.float64) for name in points}
     updates, gap = columns["update"], columns["gap"]
-    with_kl = bool(np.isfinite(columns["kl"]).any())
+    panels: dict[str, list[tuple[Array, str, str | None]]] = {
+        "Value, basis points a decision": [
+            (1e4 * columns[f"{place}_value"], colour, label) for place, (label, colour) in PLACES.items()
+        ],
+        "Sharpe ratio a year": [
+            (columns[f"{place}_sharpe"], colour, label) for place, (label, colour) in PLACES.items()
+        ],
+    }
+    if np.isfinite(columns["kl"]).any():
+        panels["KL from the pretrained policy"] = [(columns["kl"], BLUE, None)]
 
     def draw(figure: Figure) -> None:
-        axes: list[Axes] = list(np.atleast_1d(figure.subplots(1, 2 + with_kl)))
-        for kind, panel in (("value", axes[0]), ("sharpe", axes[1])):
-            for place, (label, colour) in PLACES.items():
-                values = columns[f"{place}_{kind}"]
-                if np.isfinite(values).any():
-                    scaled = 1e4 * values if kind == "value" else values
-                    panel.plot(updates, scaled, color=colour, label=label, marker="o", markersize=3.0)
-            panel.set_title("Value, basis points a decision" if kind == "value" else "Sharpe ratio a year")
-            panel.set_xlabel("gradient updates")
-        axes[0].legend(loc="best")
-        if with_kl:
-            axes[2].plot(updates, columns["kl"], color=BLUE, marker="o", markersize=3.0)
-            axes[2].set_title("KL from the pretrained policy")
-            axes[2].set_xlabel("gradient updates")
+        every = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (title, lines) in zip(every, panels.items(), strict=True):
+            for values, colour, label in lines:
+                axes.plot(updates, values, color=colour, label=label, marker="o", markersize=3.0)
+            axes.set_title(title)
+            axes.set_xlabel("gradient updates")
+        every[0].legend(loc="best")
 
     return Rendered(
         "generalisation-curves",

@@ -27,13 +27,13 @@ from finflow.evaluation.page.section import (
     make_table,
 )
 from finflow.evaluation.report.report_page import verdicts_of_several
-from finflow.evaluation.statistics.metrics import Array, Metrics
-from finflow.evaluation.statistics.run_statistics import (
+from finflow.evaluation.statistics.bootstrap import (
     DIFFERENCE,
     Estimate,
     improvement_estimate,
     interquartile_estimate,
 )
+from finflow.evaluation.statistics.metrics import Array, Metrics
 
 METRICS = ("sharpe", "annual_return", "annual_volatility", "max_drawdown", "cvar", "annual_turnover", "annual_cost")
 _OVER = "Sharpe over equal weight"

@@ -20,17 +20,17 @@ from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.section import ROW, Cell, Row, Section, Sentence, Table, columns_of, make_table
 from finflow.evaluation.report.report_page import verdict_table
 from finflow.evaluation.statistics.backtest_overfitting import cscv_of
-from finflow.evaluation.statistics.bootstrap import Resampling
-from finflow.evaluation.statistics.metrics import sharpe_of
-from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.run_statistics import (
+from finflow.evaluation.statistics.bootstrap import (
     Estimate,
+    Resampling,
     RunFigures,
     distribution,
     figures_of,
     improvement_estimate,
     spread_table,
 )
+from finflow.evaluation.statistics.metrics import sharpe_of
+from finflow.evaluation.statistics.significance_tests import Tries
 from finflow.evaluation.statistics.verdict import judge
 
 IMPROVEMENT = ("probability", "interval_low", "interval_high")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -133,11 +134,12 @@ def line_styles(names: Sequence[str], baseline: str, judged: str = "") -> dict[s
     No two of the others share both colour and dash within 24.
     """
     others = [name for name in names if name not in (judged, baseline)]
-    styles: dict[str, dict[str, Any]] = {baseline: {"color": BLACK, "linestyle": "--", "linewidth": 1.4, "zorder": 3}}
-    for position, name in enumerate(others):
-        row, column = divmod(position, len(LINE_COLOURS))
-        drawn = {"color": LINE_COLOURS[column], "linestyle": DASHES[row % len(DASHES)]}
-        styles[name] = {**drawn, "linewidth": 1.1, "zorder": 2}
+    looks = itertools.cycle(itertools.product(DASHES, LINE_COLOURS))
+    styles: dict[str, dict[str, Any]] = {
+        name: {"color": colour, "linestyle": dash, "linewidth": 1.1, "zorder": 2}
+        for name, (dash, colour) in zip(others, looks, strict=False)
+    }
+    styles[baseline] = {"color": BLACK, "linestyle": "--", "linewidth": 1.4, "zorder": 3}
     return {**styles, judged: {"color": BLUE, "linewidth": 2.2, "zorder": 4}}
 
 

@@ -114,12 +114,11 @@ def gate(agent: Backtest, explanation: Mapping[str, Array]) -> Rendered:
     """Gate weights and trade rate over time."""
     shares, rate = explanation["gate"], explanation["trade_rate"]
     names = _expert_names(shares.shape[1])
-    colours = [EXPERT_COLOURS[number % len(EXPERT_COLOURS)] for number in range(len(names))]
     rows = thinned(len(agent.dates), 900)
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(2, 1, sharex=True, squeeze=False, height_ratios=[3, 1])[:, 0]
-        _stack(panels[0], agent.dates[rows], shares[rows], names, colours)
+        _stack(panels[0], agent.dates[rows], shares[rows], names, EXPERT_COLOURS[: len(names)])
         panels[0].set_title("Share of each expert in the portfolio aimed at")
         panels[1].plot(agent.dates, rate, color="#444444", linewidth=0.9)
         panels[1].set_ylim(0.0, 1.0)
@@ -171,13 +170,12 @@ def experts(agent: Backtest, portfolios: Array) -> Rendered:
 def training(frame: pd.DataFrame) -> Rendered | None:
     """Draw the validation Sharpe ratio and every loss over the gradient updates; None where the record has neither.
 
-    ``frame`` has rows as training logged them. Every column whose name ends in "loss" gets a panel. An `update` that
-    starts over in a later phase is counted on.
+    ``frame`` has rows as training logged them. Every column whose name ends in "loss" gets a panel.
     """
     if frame.empty:
         return None
     phases = frame["phase"].to_numpy(dtype=np.str_)
-    positions = _positions(frame, phases)
+    positions = frame["update"].to_numpy(dtype=np.float64)
     drawn = [name for name in map(str, frame.columns) if name.endswith("loss") or name == "validation_sharpe"]
     curves = {name: values for name in drawn if np.isfinite(values := _numbers(frame[name])).any()}
     if not curves:
@@ -266,18 +264,6 @@ def _draw_curve(axes: Axes, positions: Array, values: Array, phases: NDArray[np.
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}")
     )
-
-
-def _positions(frame: pd.DataFrame, phases: NDArray[np.str_]) -> Array:
-    """Gradient updates done at each row, counted through all phases."""
-    updates = frame["update"].ffill().fillna(0.0).to_numpy(dtype=np.float64)
-    positions, done = np.empty(len(frame)), 0.0
-    for phase in dict.fromkeys(phases.tolist()):
-        chosen = phases == phase
-        offset = done if updates[chosen][0] < done else 0.0
-        positions[chosen] = updates[chosen] + offset
-        done = float(positions[chosen].max())
-    return positions
 
 
 def _numbers(column: pd.Series) -> Array:

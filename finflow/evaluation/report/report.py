@@ -13,8 +13,9 @@ import pandas as pd
 
 from finflow.config import Config
 from finflow.cores import forked
-from finflow.evaluation.analysis import account, factors, ranking, sweeps
+from finflow.evaluation.analysis import account, factors, sweeps
 from finflow.evaluation.analysis.account import holdings, trades
+from finflow.evaluation.analysis.decision_quality import ranking_section
 from finflow.evaluation.backtest import CASH, Backtest, ComparisonContext
 from finflow.evaluation.page.drawing import Rendered, pyplot_restored
 from finflow.evaluation.page.section import Page, Section
@@ -77,7 +78,7 @@ def draw_figures(results: Results) -> list[Rendered]:
         figures.drawdown(agent, others),
         figures.weights(agent),
         *explained,
-        None if found is None else overfitting_histogram(found, len(results.metrics)),
+        None if found is None else overfitting_histogram(found, len(data.names)),
         figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
@@ -103,7 +104,7 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
         swept,
         stressed,
         factors.section(process.panel, ends, context.runs, etfs) if config.env.fill == "close" else None,
-        ranking.section(process, context.window, context.runs[0]),
+        ranking_section(process, context.window, context.runs[0]),
     ]
     return tuple(section for section in made if section is not None)
 
@@ -113,10 +114,7 @@ def tables_of(context: ComparisonContext, names: Sequence[str]) -> dict[str, byt
     runs = [run for run in context.runs if run.name in names]
     files = {}
     for file, make in (("trades", trades), ("holdings", holdings)):
-        tables = [make(context.process, context.window, run) for run in runs]
-        for table, run in zip(tables, runs, strict=True):
-            table.insert(0, "strategy", run.name)
-        together = pd.concat(tables, ignore_index=True)
+        together = pd.concat([make(context.process, context.window, run) for run in runs], ignore_index=True)
         files[f"{file}.parquet"] = together.to_parquet(engine="pyarrow", compression="zstd", index=False)
     return files
 
@@ -130,14 +128,16 @@ def tear_sheet_obstacle(agent: Backtest, baseline: Backtest | None) -> str | Non
     if baseline is None:
         return "there is no equal weight to compare with"
     for run in (agent, baseline):
-        if len(run.returns) < 2:
-            return f"{run.name} has only {len(run.returns)} return"
-        if not np.isfinite(run.returns).all():
-            return f"the returns of {run.name} have gaps"
-        if run.returns.min() >= 0.0 and run.returns.max() > 1.0:
-            return f"quantstats would take the returns of {run.name} for prices"
-    if agent.returns.max() == agent.returns.min():
-        return f"the returns of {agent.name} are all the same"
+        returns = run.returns
+        faults = {
+            f"{run.name} has only {len(returns)} return": len(returns) < 2,
+            f"the returns of {run.name} have gaps": not np.isfinite(returns).all(),
+            f"quantstats would take the returns of {run.name} for prices": returns.min() >= 0.0 and returns.max() > 1.0,
+            f"the returns of {run.name} are all the same": run is agent and np.ptp(returns) == 0.0,
+        }
+        for fault, found in faults.items():
+            if found:
+                return fault
     return None
 
 

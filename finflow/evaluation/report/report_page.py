@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from finflow.evaluation.analysis.optimality import KnownOptimum
+from finflow.evaluation.analysis.decision_quality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import Rendered
 from finflow.evaluation.page.page_numbers import DASH, THIN, years_unit
@@ -26,7 +26,7 @@ from finflow.evaluation.page.section import (
     make_table,
     shown_fields,
 )
-from finflow.evaluation.report.results import ReportData, Results, contents
+from finflow.evaluation.report.results import ReportData, Results
 from finflow.evaluation.statistics.backtest_overfitting import overfitting_sentence
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE
 from finflow.evaluation.statistics.metrics import Metrics
@@ -87,7 +87,7 @@ def build_page(
     dates, bar = data.agent.dates, bar_name(data.agent.bars_per_year)
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} {bar}s, all figures net of costs"
     shown = [section for section in sections if section is not None]
-    return Page(data.title, window, _finding(results), shown, contents(results))
+    return Page(data.title, window, _finding(results), shown, results.numbers)
 
 
 def _comparison(data: ReportData) -> Section:
@@ -215,8 +215,8 @@ def verdict_table(verdict: Verdict, bars_per_year: int) -> Table:
 
 
 def _evidence(results: Results) -> Section:
-    data, names, superior = results.data, results.data.names, results.superior
-    years = years_unit(data.agent.bars_per_year)
+    data, names, years = results.data, results.data.names, years_unit(results.data.agent.bars_per_year)
+    superior = (results.numbers["stepm"] or {}).get("superior")
     better = {name: DASH if superior is None else "yes" if name in superior else "not shown" for name in names}
     columns_shown = (
         ("PSR against cash", Cell(("strategies", ROW, "psr"), decimals=3)),

@@ -12,14 +12,14 @@ from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.analysis.attribution import Explanation
-from finflow.evaluation.analysis.optimality import KnownOptimum
+from finflow.evaluation.analysis.decision_quality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.page.page_numbers import Bounds, Number, Share, about, schema_of
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, cscv_of
 from finflow.evaluation.statistics.bootstrap import (
     CONFIDENCE,
-    Interval,
+    Draws,
     Resampling,
     SharpeDifference,
     draw_days,
@@ -28,8 +28,7 @@ from finflow.evaluation.statistics.bootstrap import (
     sharpe_difference,
 )
 from finflow.evaluation.statistics.metrics import Metrics, summarise
-from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import SIZE, UNKNOWN, TrackRecord, superior_strategies, track_of
+from finflow.evaluation.statistics.significance_tests import SIZE, UNKNOWN, Tries, superior_strategies, track_of
 from finflow.evaluation.statistics.verdict import Verdict, judge
 
 Figures = dict[str, Any]
@@ -127,10 +126,6 @@ class ReportData:
     unjudged: str = ""
     events: tuple[Mapping[str, object], ...] | None = None
 
-    def __post_init__(self) -> None:
-        if len(set(self.names)) < len(self.runs):
-            raise ValueError(f"two strategies share a name: {', '.join(sorted(self.names))}")
-
     @property
     def runs(self) -> tuple[Backtest, ...]:
         """The judged strategy and the others, in the order of the tables."""
@@ -148,112 +143,70 @@ class ReportData:
 
 @dataclass(frozen=True)
 class Results:
-    """The data of a report, and its numbers; None for what could not be computed.
+    """The data of a report, and what its page says of them; None for what could not be computed.
 
     Attributes
     ----------
-    metrics, experts
-        By strategy, the agent first, and by expert that decides alone: `summarise`.
-    intervals
-        By strategy and metric.
+    numbers
+        Content of `metrics.json` but for the sections; no times of day and no paths.
     difference
         Sharpe ratio of the agent less that of equal weight; None without a comparison.
-    tracks
-        By strategy, of its returns in excess of cash.
-    superior
-        Strategies that StepM finds better than equal weight.
     overfitting
-        Of choosing the best of all of them by Sharpe ratio.
+        Of choosing the best of all strategies by Sharpe ratio.
     """
 
     data: ReportData
-    metrics: dict[str, dict[str, float]]
-    experts: dict[str, dict[str, float]]
-    intervals: dict[str, dict[str, Interval]]
+    numbers: dict[str, Any]
     difference: SharpeDifference | None
     verdict: Verdict | None
-    tracks: dict[str, TrackRecord]
-    superior: tuple[str, ...] | None
     overfitting: Overfitting | None
 
 
 def compute_results(data: ReportData) -> Results:
     """Compute every number of a report; the same data and seed give the same numbers."""
     agent, baseline, alpha, resampling = data.agent, data.baseline, data.cvar_alpha, data.resampling
-    draws = draw_days(len(agent.returns), resampling)
-    intervals = {
-        run.name: {metric: interval(values) for metric, values in resample(run, draws, alpha).items()}
-        for run in data.runs
-    }
+    draws, overfitting = draw_days(len(agent.returns), resampling), cscv_of(data.runs)
     difference = verdict = superior = None
     if baseline is not None:
         difference = sharpe_difference(agent, baseline, draws)
         if not data.unjudged:
             rivals = [run.returns for run in (baseline, data.patient) if run is not None]
+            year = agent.bars_per_year
             verdict = judge(
-                agent.returns,
-                rivals,
-                agent.cash_returns,
-                data.tries,
-                resampling,
-                draws,
-                bars_per_year=agent.bars_per_year,
+                agent.returns, rivals, agent.cash_returns, data.tries, resampling, draws, bars_per_year=year
             )
             others = {run.name: run.returns for run in data.runs if run is not baseline}
             with suppress(EvidenceError):
                 superior = superior_strategies(baseline.returns, others, resampling)
-    return Results(
-        data=data,
-        metrics={run.name: summarise(run, alpha) for run in data.runs},
-        experts={run.name: summarise(run, alpha) for run in data.experts},
-        intervals=intervals,
-        difference=difference,
-        verdict=verdict,
-        tracks={run.name: _track(run) for run in data.runs},
-        superior=superior,
-        overfitting=cscv_of(data.runs),
-    )
-
-
-def _track(run: Backtest) -> TrackRecord:
-    try:
-        return track_of(run.returns - run.cash_returns)
-    except EvidenceError:
-        return UNKNOWN
-
-
-def contents(results: Results) -> dict[str, Any]:
-    """Content of `metrics.json` but for the sections: None for what is undefined; no times of day and no paths."""
-    data, difference = results.data, results.difference
-    overfitting, superior = results.overfitting, results.superior
-    return {
-        "agent": data.agent.name,
-        "bootstrap": {"confidence": CONFIDENCE, **vars(data.resampling)},
-        "cvar_alpha": data.cvar_alpha,
-        "experts": results.experts,
+    numbers = {
+        "agent": agent.name,
+        "bootstrap": {"confidence": CONFIDENCE, **vars(resampling)},
+        "cvar_alpha": alpha,
+        "experts": {run.name: summarise(run, alpha) for run in data.experts},
         "against_equal_weight": {
             "finding": "not compared" if difference is None else difference.finding,
             "sharpe_difference": None if difference is None else difference.value,
             "interval": None if difference is None else difference.interval.bounds,
             "share_ahead": None if difference is None else difference.share_ahead,
         },
-        "strategies": {
-            name: {
-                **summary,
-                "psr": results.tracks[name].psr(),
-                "minimum_track_record": results.tracks[name].minimum_length(),
-                "intervals": {key: bounds.bounds for key, bounds in results.intervals[name].items()},
-            }
-            for name, summary in results.metrics.items()
-        },
-        "window": {
-            "start": str(data.agent.dates[0]),
-            "end": str(data.agent.dates[-1]),
-            "days": len(data.agent.dates),
-        },
-        "verdict": results.verdict,
+        "strategies": {run.name: _strategy_numbers(run, draws, alpha) for run in data.runs},
+        "window": {"start": str(agent.dates[0]), "end": str(agent.dates[-1]), "days": len(agent.dates)},
+        "verdict": verdict,
         "stepm": None if superior is None else {"size": SIZE, "superior": list(superior)},
-        "overfitting": None if overfitting is None else overfitting.numbers(list(results.metrics)),
+        "overfitting": None if overfitting is None else overfitting.numbers(data.names),
+    }
+    return Results(data, numbers, difference, verdict, overfitting)
+
+
+def _strategy_numbers(run: Backtest, draws: Draws, alpha: float) -> dict[str, Any]:
+    track = UNKNOWN
+    with suppress(EvidenceError):
+        track = track_of(run.returns - run.cash_returns)
+    return {
+        **summarise(run, alpha),
+        "psr": track.psr(),
+        "minimum_track_record": track.minimum_length(),
+        "intervals": {metric: interval(values).bounds for metric, values in resample(run, draws, alpha).items()},
     }
 
 

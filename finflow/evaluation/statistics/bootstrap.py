@@ -10,36 +10,33 @@ An interval says how the window could have come out, not how the future will; it
 were tried before this one. The intervals of the maximum drawdown and the Calmar ratio describe reshuffled histories
 and need not be centred on what happened.
 
-The same bootstrap judges evidence from years that a policy has not seen. Candidates (stages of training, blends with a
-reference) were backtested on held-out blocks of bars. The one with the largest mean gain over the reference, less one
-standard error over the blocks, is chosen; what remains of its gain once the choice among many is accounted for decides
-how much of it is used (Thomas, Theocharous and Ghavamzadeh 2015, High Confidence Policy Improvement: deploy what is
-shown to be better; White 2000, A Reality Check for Data Snooping: the choice lies inside the bootstrap; James and Stein
-1961: positive-part shrinkage of an estimate by its own size).
+Several runs (seeds, windows, paths, agents) are summed up as by Agarwal and others, Deep Reinforcement Learning at the
+Edge of the Statistical Precipice, NeurIPS 2021, and their library rliable: the interquartile mean, the probability of
+improvement, and percentile intervals from a bootstrap over runs within each task (a market or a window), because it is
+runs that chance decides.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy
+from numpy.typing import ArrayLike, NDArray
+from typing_extensions import TypedDict
 
+from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.page.page_numbers import Number, about
+from finflow.evaluation.page.page_numbers import Drawdown, Number, Return, Sharpe, Shown, Turnover, about
+from finflow.evaluation.page.section import Row, Table, columns_of
 from finflow.evaluation.statistics.metrics import Array, sharpe, sharpe_of, summarise
 
 CONFIDENCE = 0.95  # coverage of every interval
 MINIMUM_BLOCKS = 5  # in fewer blocks than this every resample is nearly the window itself, and intervals collapse
 _CHUNK = 128  # resamples evaluated at once, more than twice as fast: what a second-level cache holds
-RESAMPLES = 500
-#: ``1 - SHRINKAGE / t^2`` is zero up to t = 1.73, one half at 2.45 and .88 at 5. A gain of true size d with standard
-#: error 1 is best scaled by d^2 / (d^2 + 1), of which ``1 - 1 / t^2`` is the natural estimate; three instead of one
-#: keeps the chance of a quarter or more of a policy that gains nothing (t over 2) at 2.3 %.
-SHRINKAGE = 3.0
-
 Draws = NDArray[np.int64]
 NAN = math.nan
 
@@ -84,11 +81,9 @@ class SharpeDifference:
     @property
     def finding(self) -> str:
         """`ahead` or `behind` where the interval lies on one side of zero, otherwise `not shown`."""
-        if self.interval.defined and self.interval.low > 0.0:
+        if self.interval.low > 0.0:
             return "ahead"
-        if self.interval.defined and self.interval.high < 0.0:
-            return "behind"
-        return "not shown"
+        return "behind" if self.interval.high < 0.0 else "not shown"
 
 
 def draw_days(steps: int, resampling: Resampling) -> Draws:
@@ -97,18 +92,16 @@ def draw_days(steps: int, resampling: Resampling) -> Draws:
     Without rows where the window is shorter than `MINIMUM_BLOCKS` blocks: no intervals then.
     """
     enough = steps >= max(MINIMUM_BLOCKS * resampling.block_length, 2)
-    return _drawn(steps, resampling) if enough else np.empty((0, steps), dtype=np.int64)
+    return draw_blocks(steps, resampling) if enough else np.empty((0, steps), dtype=np.int64)
 
 
-def _drawn(steps: int, resampling: Resampling) -> Draws:
+def draw_blocks(steps: int, resampling: Resampling) -> Draws:
+    """Days of every resample, (samples, steps), however short the window is."""
     from arch.bootstrap import StationaryBootstrap
 
     generator = np.random.default_rng(resampling.seed)
     bootstrap = StationaryBootstrap(resampling.block_length, np.arange(steps), seed=generator)
-    draws = np.empty((resampling.samples, steps), dtype=np.int64)
-    for row, (positional, _) in enumerate(bootstrap.bootstrap(resampling.samples)):
-        draws[row] = positional[0]
-    return draws
+    return np.array([rows[0] for rows, _ in bootstrap.bootstrap(resampling.samples)], dtype=np.int64)
 
 
 def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]:
@@ -148,70 +141,147 @@ def sharpe_difference(
     return SharpeDifference(sharpe_of(first) - sharpe_of(second), bounds, ahead)
 
 
-class BlendChoice(NamedTuple):
-    """Choice among candidates by their gains out of sample.
+FEWEST = 2  # runs: one says nothing of how much runs vary
+SAMPLES = 2000  # of a bootstrap over runs
+QUANTILES = ("low", "lower_quartile", "median", "upper_quartile", "high")
+DIFFERENCE = "sharpe_difference"
 
-    Attributes
-    ----------
-    gain : float
-        Mean over bars of what is gained over the reference, costs paid.
-    t_statistic : float
-        Of the gain, its error robust to autocorrelation, less what the best of as many candidates without any gain
-        would show on average.
-    selection : float
-        That allowance, in the same units.
-    confidence : float
-        Share of the candidate that the evidence justifies, in 0..1.
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its bootstrap interval over the runs."""
+
+    value: float
+    interval: Interval = NOWHERE
+
+    def numbers(self, *keys: str) -> dict[str, float]:
+        """The number and both ends of its interval, under three keys."""
+        return dict(zip(keys, (self.value, self.interval.low, self.interval.high), strict=True))
+
+
+class RunFigures(TypedDict):
+    """Figures of one of several runs."""
+
+    sharpe: Sharpe
+    max_drawdown: Drawdown
+    annual_turnover: Turnover
+    annual_return: Return
+    sharpe_difference: Annotated[
+        Number, about("Sharpe ratio less that of equal weight."), Shown("Sharpe over equal weight", plus=True)
+    ]
+
+
+def interquartile_estimate(scores: ArrayLike, seed: int, name: str = "the runs") -> Estimate:
+    """Interquartile mean of the scores (runs,) or (runs, tasks), with the interval of a bootstrap over runs by task.
+
+    A quarter is cut from either end of all scores together, as in rliable: robust as the median, with less noise.
+
+    Raises
+    ------
+    EvidenceError
+        If there is only one run, or a score is missing.
     """
-
-    candidate: int
-    gain: float
-    t_statistic: float
-    selection: float
-    confidence: float
+    table = _table(scores, name, FEWEST)
+    drawn = _resample(table, np.random.default_rng(seed)).reshape(SAMPLES, -1)
+    mean, means = scipy.stats.trim_mean(table, 0.25, axis=None), scipy.stats.trim_mean(drawn, 0.25, axis=1)
+    return Estimate(float(mean), interval(np.asarray(means)))
 
 
-def shrunk(t_statistic: float) -> float:
-    """``max(0, 1 - 3 / t^2)`` for positive t, else 0."""
-    return max(0.0, 1.0 - SHRINKAGE / t_statistic**2) if t_statistic > 0.0 else 0.0
+def improvement_estimate(first: ArrayLike, second: ArrayLike, seed: int) -> Estimate:
+    """Probability that a run of ``first`` scores more than a run of ``second`` on a task drawn at random.
 
-
-def least_gain(gains: Array, blocks: NDArray[np.int64]) -> Array:
-    """Mean gain of each candidate less one standard error over the blocks, (candidates,).
-
-    Parameters
-    ----------
-    gains : array, (candidates, bars)
-    blocks : int array, (bars,)
-        Block of each bar, numbered from 0.
+    Mean over tasks of the share of pairs (one run of each) in which the first is ahead; a tie counts a half
+    (Mann and Whitney's U over the number of pairs). In [0, 1]; a half where they are alike. The interval is of a
+    bootstrap over the runs of both, by task; one run of either has none. Scores are (runs,) or (runs, tasks), as many
+    tasks for both; raises EvidenceError if one is missing.
     """
-    count = int(blocks.max()) + 1
-    means = np.stack([gains[:, blocks == block].mean(axis=1) for block in range(count)], axis=1)
-    error = means.std(axis=1, ddof=1) / math.sqrt(count) if count > 1 else 0.0
-    bound: Array = gains.mean(axis=1) - error
-    return bound
+    one, two = _table(first, "the first"), _table(second, "the second")
+    value, generator = float(_improvement(one[None], two[None])[0]), np.random.default_rng(seed)
+    if min(len(one), len(two)) < FEWEST:
+        return Estimate(value)
+    return Estimate(value, interval(_improvement(_resample(one, generator), _resample(two, generator))))
 
 
-def choose(gains: Array, blocks: NDArray[np.int64], seed: int) -> BlendChoice:
-    """Choose the candidate with the best lower bound, and judge it with the choice taken into account.
+def path_distribution(values: ArrayLike, seed: int, name: str = "paths") -> dict[str, float]:
+    """The distribution of a metric over the paths of a protocol; raises EvidenceError as the estimates do.
 
-    Parameters
-    ----------
-    gains : array, (candidates, bars)
-        Rewards (or log growth) less the reference's on the same bars, in their order.
-    blocks : int array, (bars,)
-    seed : int
-        Of the bootstrap.
+    The interval is of the interquartile mean; paths that share days are less uncertain than it takes them to be.
     """
-    chosen = int(np.argmax(least_gain(gains, blocks)))
-    length = max(round(gains.shape[1] ** (1.0 / 3.0)), 1)
-    # over resampled bars, the same for all candidates: (resamples, candidates)
-    means = np.stack(
-        [gains.T[bars].mean(axis=0) for bars in _drawn(gains.shape[1], Resampling(RESAMPLES, length, seed))]
+    table = _table(values, name, FEWEST)
+    return {
+        "count": table.size,
+        **interquartile_estimate(table, seed, name).numbers("interquartile_mean", "interval_low", "interval_high"),
+        **dict(zip(QUANTILES, np.quantile(table, [0.0, 0.25, 0.5, 0.75, 1.0]).tolist(), strict=True)),
+        "share_positive": float(np.mean(table > 0.0)),
+    }
+
+
+def _improvement(one: Array, two: Array) -> Array:
+    """Probability of improvement (samples,) from (samples, runs, tasks) of both."""
+    ahead = one[:, :, None, :] > two[:, None, :, :]
+    level = one[:, :, None, :] == two[:, None, :, :]
+    return np.asarray((ahead + 0.5 * level).mean(axis=(1, 2, 3)))
+
+
+def _resample(table: Array, generator: np.random.Generator) -> Array:
+    """Runs drawn with replacement, independently for each task: (samples, runs, tasks)."""
+    runs, tasks = table.shape
+    drawn = generator.integers(runs, size=(SAMPLES, runs, tasks))
+    return np.asarray(table[drawn, np.arange(tasks)])
+
+
+def _table(scores: ArrayLike, name: str, fewest: int = 1) -> Array:
+    table = np.asarray(scores, dtype=np.float64)
+    table = table[:, None] if table.ndim == 1 else table
+    if len(table) < fewest:
+        raise EvidenceError(f"an interval over seeds needs {fewest} runs or more, and {name} has {len(table)}")
+    missing = int(np.count_nonzero(~np.isfinite(table)))
+    if missing:
+        raise EvidenceError(f"{missing} of {table.size} scores of {name} are missing or undefined; run them again")
+    return table
+
+
+def figures_of(run: Backtest, baseline: Backtest) -> dict[str, Any]:
+    """`RunFigures` of a run; ``baseline`` is equal weight on the same days."""
+    summary = summarise(run)
+    summary[DIFFERENCE] = summary["sharpe"] - sharpe_of(baseline)
+    return {name: summary[name] for name in RunFigures.__annotations__}
+
+
+def distribution(
+    rows: Mapping[str, Mapping[str, Any]], seed: int, name: str, words: list[str], alone: str
+) -> dict[str, dict[str, float]]:
+    """The spread of every metric over ``rows``, by name as `figures_of` has them.
+
+    Empty where there is none; ``words`` gets the reason, ``alone`` where there is one row.
+    """
+    spread: dict[str, dict[str, float]] = {}
+    if len(rows) < FEWEST:
+        words.append(alone)
+        return spread
+    for key in RunFigures.__annotations__:
+        try:
+            spread[key] = path_distribution([row[key] for row in rows.values()], seed, name)
+        except EvidenceError as error:
+            reason = f"{str(error)[:1].upper()}{str(error)[1:]}."
+            words += [reason] if reason not in words else []
+    return spread
+
+
+def spread_table(numbers: Mapping[str, Any], places: Sequence[str], caption: str) -> Table:
+    """The spreads at some places of the numbers, each from `distribution`."""
+    keys = ("interquartile_mean", "interval_low", "interval_high", *QUANTILES)
+    rows = [
+        Row(
+            f"{heading}, {over.replace('_', ' ')}",
+            tuple(replace(cell, path=(over, *cell.path, key), plus=False) for key in keys),
+        )
+        for over in places
+        for heading, cell in columns_of(RunFigures)
+        if cell.path[-1] in numbers[over]
+    ]
+    heads = (
+        *("metric", "interquartile mean", "from", "to"),
+        *("lowest", "lower quartile", "median", "upper quartile", "highest"),
     )
-    errors = np.maximum(means.std(axis=0, ddof=1), 1e-15)
-    mean = float(gains[chosen].mean())
-    centred = (means - gains.mean(axis=1)) / errors
-    selection = float(centred.max(axis=1).mean())
-    t_statistic = mean / float(errors[chosen]) - selection
-    return BlendChoice(chosen, mean, t_statistic, selection, shrunk(t_statistic))
+    return Table("Spread", heads, tuple(rows), caption)

@@ -58,12 +58,12 @@ from finflow.evaluation.statistics.bootstrap import (
     resample_sharpe,
 )
 from finflow.evaluation.statistics.metrics import Array
-from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
     SIZE,
     UNKNOWN,
     Superiority,
     TrackRecord,
+    Tries,
     expected_maximum,
     superior_ability,
     superior_strategies,
@@ -131,16 +131,6 @@ class Verdict:
     tries: Annotated[TriesCounted, about("Tries that deflate.")]
 
 
-@dataclass(frozen=True)
-class VerdictReference:
-    """A reference that a strategy must beat: its net returns (days,), and the paired resamples (samples,) of the
-    strategy's Sharpe ratio less its own, empty where the window is too short.
-    """
-
-    returns: Array
-    differences: Array
-
-
 def judge(
     judged: Array,
     rivals: Sequence[Array],
@@ -167,8 +157,11 @@ def judge(
     """
     days = draw_days(len(judged), resampling) if draws is None else draws
     own, *others = (resample_sharpe(returns - cash, days, bars_per_year) for returns in (judged, *rivals))
-    against = [VerdictReference(returns, own - other) for returns, other in zip(rivals, others, strict=True)]
-    tested = (beats(judged, rival, tries, resampling, candidates or {}, bars_per_year) for rival in against)
+    leads = [own - other for other in others]
+    tested = (
+        beats(judged, rival, lead, tries, resampling, candidates or {}, bars_per_year)
+        for rival, lead in zip(rivals, leads, strict=True)
+    )
     verdict = next(tested)
     if verdict.beats_equal_weight == "yes" and (again := next(tested, None)) is not None:
         failed = [reason.said for reason in again.reasons if not reason.enough]
@@ -178,28 +171,33 @@ def judge(
         verdict = replace(verdict, beats_equal_weight=answer, reasons=(*verdict.reasons, reason))
     if verdict.spa is None:
         return verdict
-    least = least_difference(judged, cash, against, days, tries, bars_per_year)
+    least = least_difference(judged, cash, rivals, leads, days, tries, bars_per_year)
     return replace(verdict, least_sharpe_difference=least)
 
 
 def beats(
     judged: Array,
-    rival: VerdictReference,
+    rival: Array,
+    leads: Array,
     tries: Tries,
     resampling: Resampling,
     candidates: Mapping[str, Array],
     bars_per_year: int,
 ) -> Verdict:
-    """Apply the three tests against one reference; what the window could have shown is left open."""
-    active, every = judged - rival.returns, {"judged": judged, **candidates}
+    """Apply the three tests against one reference; what the window could have shown is left open.
+
+    ``rival`` has its net returns, (days,), and ``leads`` the paired resamples, (samples,), of the strategy's Sharpe
+    ratio less its own, empty where the window is too short.
+    """
+    active, every = judged - rival, {"judged": judged, **candidates}
     try:
         track = track_of(active, "the active return")
-        superiority = superior_ability(rival.returns, every, resampling)
+        superiority = superior_ability(rival, every, resampling)
     except EvidenceError as error:
         nothing = Reason(f"Nothing can be shown here: {error}.", False)
         return _verdict("not shown", (nothing,), None, tries, bars_per_year)
-    named = not candidates or "judged" in superior_strategies(rival.returns, every, resampling)
-    bounds = interval(rival.differences)
+    named = not candidates or "judged" in superior_strategies(rival, every, resampling)
+    bounds = interval(leads)
     deflated = track.dsr(tries.total, tries.variance(track.sharpe, track.days))
     counted = "a single try" if tries.total == 1 else f"{tries.total} tries"
     reasons = (
@@ -218,14 +216,14 @@ def beats(
             "yes needs all of it above zero."
             if bounds.defined
             else "The difference of Sharpe ratios has no interval; yes needs one above zero.",
-            bounds.defined and bounds.low > 0.0,
+            bounds.low > 0.0,
         ),
     )
-    less = track.psr() <= 1.0 - CONFIDENCE and not (bounds.defined and np.median(rival.differences) > 0.0)
+    less = track.psr() <= 1.0 - CONFIDENCE and not (bounds.defined and np.median(leads) > 0.0)
     answer: Answer = "not shown"
     if all(reason.enough for reason in reasons):
         answer = "yes"
-    elif (bounds.defined and bounds.high < 0.0) or less:
+    elif bounds.high < 0.0 or less:
         answer = "no"
     return _verdict(answer, reasons, track, tries, bars_per_year, superiority, bounds)
 
@@ -264,7 +262,13 @@ def _verdict(
 
 
 def least_difference(
-    judged: Array, cash: Array, rivals: Sequence[VerdictReference], draws: Draws, tries: Tries, bars_per_year: int
+    judged: Array,
+    cash: Array,
+    rivals: Sequence[Array],
+    leads: Sequence[Array],
+    draws: Draws,
+    tries: Tries,
+    bars_per_year: int,
 ) -> LeastDifference | None:
     """Least annual difference of Sharpe ratios over equal weight that the window could have shown.
 
@@ -272,8 +276,9 @@ def least_difference(
     ----------
     judged, cash : float64 (days,)
         Returns of the strategy, net of costs, and of cash.
-    rivals
-        Equal weight, and patient equal weight, with the paired resamples of the annual Sharpe ratios.
+    rivals, leads
+        Net returns of equal weight, and patient equal weight; and for each the paired resamples of the difference of
+        annual Sharpe ratios.
     draws : int64 (samples, days)
         Those that the resamples are of.
 
@@ -283,21 +288,21 @@ def least_difference(
         None where the verdict has no interval, or one of its tests cannot be made.
     """
     scale, deviation = math.sqrt(bars_per_year), float((judged - cash).std(ddof=1))
-    if not all(len(rival.differences) and np.isfinite(rival.differences).all() for rival in rivals):
+    if not all(interval(lead).defined for lead in leads):
         return None
     own = scale * float((judged - cash).mean()) / deviation
     by_interval, by_all, ratios = [], [], []
-    for rival in rivals:
+    for rival, differences in zip(rivals, leads, strict=True):
         try:
-            track = track_of(judged - rival.returns, "the active return")
+            track = track_of(judged - rival, "the active return")
         except EvidenceError:
             return None
-        excess = rival.returns - cash
+        excess = rival - cash
         ratio = scale * float(excess.mean()) / float(excess.std(ddof=1))
         lead = own - ratio
-        critical = lead - float(np.quantile(rival.differences, (1.0 - CONFIDENCE) / 2.0))
-        of_interval = ratio + (critical - (rival.differences - lead))
-        active = _by_mean(judged - rival.returns, track, draws, tries)
+        critical = lead - float(np.quantile(differences, (1.0 - CONFIDENCE) / 2.0))
+        of_interval = ratio + (critical - (differences - lead))
+        active = _by_mean(judged - rival, track, draws, tries)
         of_mean = scale * (float(excess.mean()) + active) / deviation
         by_interval.append(of_interval)
         by_all += [of_interval, of_mean]
@@ -306,7 +311,7 @@ def least_difference(
         POWER,
         float(np.quantile(np.max(by_all, axis=0), POWER)) - ratios[0],
         float(np.quantile(by_interval[0], POWER)) - ratios[0],
-        float(rivals[0].differences.std(ddof=1)),
+        float(leads[0].std(ddof=1)),
     )
 
 

@@ -25,7 +25,7 @@ from finflow.evaluation.multi_run.repeated_trainings import (
     protocol_section,
 )
 from finflow.evaluation.statistics.bootstrap import Resampling
-from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import Tries
 from finflow.experiments.jobs.independent_trainings import Job, Training
 from finflow.experiments.jobs.walk_forward import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
 from finflow.provenance import code_hash, short_hash

@@ -23,10 +23,10 @@ from finflow.evaluation.statistics.backtest_overfitting import (
     choice_section,
     judge_best,
 )
-from finflow.evaluation.statistics.bootstrap import Resampling
-from finflow.evaluation.statistics.run_statistics import (
+from finflow.evaluation.statistics.bootstrap import (
     DIFFERENCE,
     Estimate,
+    Resampling,
     improvement_estimate,
     interquartile_estimate,
 )
@@ -79,7 +79,7 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> tuple[P
     _check_comparable(runs)
     mark = short_hash("\n".join(str(run.folder.resolve()) for run in runs))
     folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
-    check_writable(folder, "--output", keep=False)
+    check_writable(folder, "--output")
     first = runs[0]
     returns = {run.label: run.returns for run in runs}
     if BASELINE in first.table:

@@ -17,7 +17,7 @@ import numpy as np
 from finflow.config import RANKING_OBJECTIVES, Config, EvaluationConfig, TuneConfig, replace_values
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import EvidenceError, FinflowError
-from finflow.evaluation.analysis.ranking import Ranking, rank_run
+from finflow.evaluation.analysis.decision_quality import Ranking, rank_run
 from finflow.evaluation.backtest import BASELINE, Backtest, FloatArray, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of

@@ -94,7 +94,9 @@ class AuditSubjects:
     def of_market(self) -> Iterator[Component]:
         """Source, features, behaviour tables, and what a training is given."""
         market, split = self.config.market, self.split
-        yield Component("panel", _fields, quick=True)
+        yield Component(
+            "panel", lambda panel, _: rows_by_bar({name: getattr(panel, name) for name in _FIELDS}), quick=True
+        )
         yield Component("source", lambda panel, _: loaded(panel, market), _put_to(_FEW))
         if self.panel.n_assets > 2:
             listings, gaps = partial(loaded_with_newcomers, market=market), partial(loaded_with_gap, market=market)
@@ -207,10 +209,6 @@ class AuditSubjects:
 
 def _put_to(kinds: Collection[str], lasts: Collection[int] | None = None) -> Callable[[int, str], bool]:
     return lambda last, kind: kind in kinds and (lasts is None or last in lasts)
-
-
-def _fields(panel: MarketPanel, last: int) -> Answer:
-    return rows_by_bar({name: getattr(panel, name) for name in _FIELDS})
 
 
 def _own_feature(panel: MarketPanel, last: int, path: str) -> Answer:

@@ -29,7 +29,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.feature_set import user_feature
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audit_subjects import AuditSubjects
-from finflow.training.audit.audited_parts import Recorder, Watched
+from finflow.training.audit.audited_parts import Recorder
 from finflow.training.audit.foreknowledge import (
     FEWEST,
     FloatArray,
@@ -157,7 +157,7 @@ class AuditedForeknowledge:
                 yield self._judged(name, np.array(window), partial(self._decided, name, process, window, make))
 
     def _decided(self, name: str, process: DecisionProcess, window: range, make: Callable[[], Strategy]) -> Decided:
-        return decided_views(process, window, make(), partial(self.opened.watch, name))
+        return self.opened.watch(name, decided_views, process, window, make())
 
     def of_opened(self) -> Iterator[Finding]:
         """Yield a note for each component that opened anything."""
@@ -185,11 +185,9 @@ class AuditedForeknowledge:
         return replace(finding, verdict=BEYOND_LIMIT, where=words)
 
 
-def decided_views(
-    process: DecisionProcess, window: range, strategy: Strategy, watched: Watched | None = None
-) -> Decided:
+def decided_views(process: DecisionProcess, window: range, strategy: Strategy) -> Decided:
     """Views of a strategy's decisions, the newest bar that each may know, and the bars from there to the fill."""
-    recorder = Recorder(strategy, watched=watched)
+    recorder = Recorder(strategy)
     run_backtests(process, window, [recorder])
     targets, held = np.stack(recorder.answers["weights"]), np.stack(recorder.accounts)[:, : process.n_weights]
     # The account is its owner's and known a bar before the fill, also where prices are older.

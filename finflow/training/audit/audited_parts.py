@@ -6,7 +6,6 @@ import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +32,17 @@ from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 
 FloatArray = NDArray[np.float64]
-Watched = Callable[..., FloatArray]
-"""``(function, *arguments) -> target``: calls a strategy."""
 
 
 class Recorder:
     """A strategy that asks another, and records its answers and the accounts that it saw.
 
-    ``account``: the observed portfolio that is handed in at every decision, in place of its own. ``watched`` calls the
-    other. Beside the weights, the answers have the ``notes`` that a strategy makes.
+    ``account``: the observed portfolio that is handed in at every decision, in place of its own. Beside the weights,
+    the answers have the ``notes`` that a strategy makes.
     """
 
-    def __init__(self, inner: Strategy, account: FloatArray | None = None, watched: Watched | None = None) -> None:
+    def __init__(self, inner: Strategy, account: FloatArray | None = None) -> None:
         self.inner, self.name, self.account = inner, inner.name, account
-        self.ask = inner.decide if watched is None else partial(watched, inner.decide)
         self.accounts: list[FloatArray] = []
         self.answers: dict[str, list[NDArray[Any]]] = {}
 
@@ -57,7 +53,7 @@ class Recorder:
             observation["portfolio"] = self.account
             information = replace(information, portfolio=own, observation=observation)
         self.accounts.append(np.array(observation["portfolio"]))
-        target = np.array(self.ask(information), dtype=np.float64)
+        target = np.array(self.inner.decide(information), dtype=np.float64)
         for name, value in {"weights": target, **getattr(self.inner, "notes", {})}.items():
             self.answers.setdefault(name, []).append(value)
         return target
@@ -125,14 +121,13 @@ def episode(process: DecisionProcess, last: int, seed: int, before: int) -> Answ
     drawn, _ = draw_coverage(rng, _PORTFOLIOS * (23 + lag), process.n_weights)  # one set more than there are decisions
     weights, *actions = drawn.reshape(-1, _PORTFOLIOS, process.n_weights)
     observation, _ = env.reset(seed=seed, options={"bars": np.full(_PORTFOLIOS, decisions.start), "weights": weights})
-    seen: dict[str, list[NDArray[Any]]] = {name: [] for name in (*observation, "reward", "wealth", "cost")}
-    for step in range(len(decisions)):
-        for name, value in observation.items():
-            seen[name].append(np.array(value))
-        observation, reward, _, truncated, info = env.step(actions[step])
-        for name, value in (("reward", reward), ("wealth", info["wealth"]), ("cost", info["cost"])):
-            seen[name].append(np.array(value))
-        if truncated.any() and step + 1 < len(decisions):
+    seen: dict[str, list[NDArray[Any]]] = {}
+    for action in actions[: len(decisions)]:
+        row = {name: np.array(value) for name, value in observation.items()}
+        observation, reward, _, truncated, info = env.step(action)
+        for name, value in (row | {"reward": reward, "wealth": info["wealth"], "cost": info["cost"]}).items():
+            seen.setdefault(name, []).append(np.array(value))
+        if truncated.any():
             break
     bars = np.arange(decisions.start, decisions.start + len(seen["reward"]), dtype=np.int64)
     paid = {name: Rows(np.stack(seen[name]), bars + 1) for name in ("reward", "wealth")}

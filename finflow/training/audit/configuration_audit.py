@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from finflow.strategies.classical import NAMED, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles
-from finflow.training.audit.look_ahead import Finding, Probe, audit, joined, unprimed, verdict_of
+from finflow.training.audit.look_ahead import Finding, Probe, audit, joined, unprimed
 from finflow.training.audit.shocked_panels import CUT, REPEAT, SHOCKS
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import choose_device
@@ -37,12 +36,9 @@ _EVERYWHERE = (CUT, "replaced")
 _FEWEST_ROWS = 63
 
 
-class Audit(NamedTuple):
-    findings: tuple[Finding, ...]
-    complaint: str | None
-
-
-def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: Path | None = None) -> Audit:
+def audit_configuration(
+    config: Config, strategies: Sequence[str] = (), agent: Path | None = None
+) -> tuple[Finding, ...]:
     """Audit the configured data, features, environment, strategies and behaviour data, and an agent if given.
 
     ``strategies``: of a user's own, by import path, beside every named one. ``agent``: a checkpoint file or run folder.
@@ -86,8 +82,7 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     for piece, around, close in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
         quick = [one for one in (*around.of_market(), *around.of_decisions(own)) if one.quick]
         found += audit(piece, quick, close, seed)
-    every = joined([*found, *findings, *foreknowledge.of_opened()])
-    return Audit(every, verdict_of(every))
+    return joined([*found, *findings, *foreknowledge.of_opened()])
 
 
 def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe, ...]:

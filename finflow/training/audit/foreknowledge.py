@@ -135,12 +135,6 @@ def scores_of(view: View, outcome: UnknownReturns, seed: int, limit: float, ever
     ]
 
 
-def excess_of(view: View, outcome: UnknownReturns) -> float:
-    """Absolute score over all decisions, less the mean of all shifts; zero where the view says nothing."""
-    *_, excess, attainable = _pair(view, outcome)
-    return abs(float(excess.sum())) / max(float(attainable.sum()), 1e-300)
-
-
 def _pair(view: View, outcome: UnknownReturns) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Sizes, ranks of the outcomes, and for each decision its score beyond a lasting tilt's, and the most possible.
 
@@ -237,7 +231,8 @@ def best_honest(close: FloatArray, known: NDArray[np.int64], outcome: UnknownRet
         past = np.full_like(logs, np.nan)
         past[lookback:] = logs[lookback:] - logs[:-lookback]
         for sizes in _decisions(market_return(past) if outcome.returns.shape[1] == 1 else past):
-            best = max(best, excess_of(View("honest", sizes[known]), outcome))
+            *_, excess, attainable = _pair(View("honest", sizes[known]), outcome)
+            best = max(best, abs(float(excess.sum())) / max(float(attainable.sum()), 1e-300))
     return best
 
 

@@ -76,12 +76,6 @@ class _Features(_Checked):
     market: list[Text]
 
 
-class _Log(_Checked):
-    metrics: Count = Field(alias="metrics.jsonl", default=0)
-    events: Count = Field(alias="events.jsonl", default=0)
-    step: Annotated[int, Field(ge=-1, le=10**12)] = -1
-
-
 class _Facts(_Checked):
     training: _Training
     config: Annotated[str, Field(max_length=100_000)]
@@ -89,7 +83,7 @@ class _Facts(_Checked):
     market: Text
     shape: _Shape
     features: _Features | None = None
-    log: _Log
+    log: dict[Text, Annotated[int, Field(ge=-1, le=10**12)]]
     runtime: dict[Text, Text]
 
 

@@ -33,9 +33,10 @@ from finflow.config.learning_sections import OnlineConfig
 from finflow.errors import CheckpointError
 from finflow.files import read_input
 from finflow.guard.checkpoint_folder import MODELS, PRETRAINED as HANDED_OVER, CheckpointFolder
-from finflow.preferences.pair_tensors import pair_tensors
+from finflow.preferences.model_training import LearningReport
 from finflow.preferences.pairs import NAME, PairFile, SegmentMarket
-from finflow.preferences.policy_training import LearnedPolicy, Method, learn_policy
+from finflow.preferences.policy_training import Method, learn_policy
+from finflow.preferences.preference_reward import pair_tensors
 from finflow.tensor_file import read_tensors, without_prefix
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, read_best
 from finflow.training.checkpoints.run_folder import runtime
@@ -118,7 +119,7 @@ def learn_preferences(
     method: Method,
     config: PolicyLearningConfig,
     seed: int,
-) -> tuple[dict[str, Tensor], dict[str, Any], LearnedPolicy]:
+) -> tuple[dict[str, Tensor], dict[str, Any], LearningReport]:
     """Train the policy of an agent on pairs of the training window of its market; the agent as it is is the reference.
 
     Returns the tensors and the facts of its file, and what was learned.

@@ -246,6 +246,7 @@ class RunFolder:
         self._made = [] if existing else [self.path, *missing]
         try:
             check_writable(self.path / MODELS)
+            (self.path / MODELS).mkdir(exist_ok=True)
         except BaseException:
             self.discard_if_unused()
             raise

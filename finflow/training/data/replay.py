@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States, repeat_groups
-from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.losses.off_policy_losses import CoverageProposals
 from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.decision_process import DecisionProcess
 from finflow.guard.checkpoint_folder import check_like

@@ -23,7 +23,7 @@ from finflow.evaluation.analysis.attribution import Dated
 from finflow.evaluation.analysis.training_sections import Values, distance_section, measure_distance
 from finflow.evaluation.backtest import BASELINE, Make, run_backtests, with_memos
 from finflow.evaluation.page.section import Section
-from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.evaluation.statistics.significance_tests import readings_of
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
 from finflow.strategies.classical import OPTIMISERS, Optimised, named_strategy

@@ -78,8 +78,7 @@ def states_in_double(states: States) -> States:
 
 @torch.no_grad()
 def decide(policy: ExpertPolicy, states: States) -> Decision:
-    decision: Decision = policy(states)
-    return decision
+    return policy(states)
 
 
 def centre_of(decision: Decision) -> Tensor:
@@ -118,7 +117,7 @@ def integrated_gradients(
         rows = len(market)
         flagged = torch.cat([assets, listed.expand(rows, -1, -1)], dim=-1)
         portfolio = torch.cat([weights.expand(rows, -1), reward_state], dim=-1)
-        decision: Decision = policy(States(flagged, market, portfolio, complete))
+        decision = policy(States(flagged, market, portfolio, complete))
         unused = 0.0 * reward_state.sum(-1)  # the aim does not depend on it, and captum asks for its gradient
         return (read(decision) * direction).sum(-1) + unused
 
@@ -184,7 +183,7 @@ class Explainer:
         self.bars = process.decision_bars(window)
         self.asset_features, self.market_features = features.asset_names, features.market_names
         growth = process.growth[self.bars.start + 1 : self.bars.stop + 1]
-        self.contributions = attribute(run, growth)
+        self.earned, self.costs = attribute(run, growth)
 
     def explain(self, step: int) -> Dated:
         bar, run, names = self.bars[step], self.run, self.run.assets
@@ -202,7 +201,7 @@ class Explainer:
         def influences(row: int) -> dict[str, Influence]:
             return self._influences(states, gradients.assets[row], gradients.market[row], gradients.reward_state[row])
 
-        dates, day = self.process.panel.dates, self.contributions
+        dates = self.process.panel.dates
         aim = decision.aim.tolist()
         weights = {
             name: Weights(
@@ -214,7 +213,7 @@ class Explainer:
             )
             for asset, name in enumerate(names)
         }
-        earned = dict(zip(names, np.append(day.assets[step], day.cash[step]).tolist(), strict=True))
+        earned = dict(zip(names, self.earned[step].tolist(), strict=True))
         return str(dates[bar]), Explanation(
             gate=decision.gate,
             trade_rate=decision.trade_rate,
@@ -224,7 +223,7 @@ class Explainer:
             turnover=float(run.turnover[step]),
             cost=float(run.costs[step]),
             next_return=float(run.returns[step]),
-            earned=earned | {"costs": float(day.costs[step])},
+            earned=earned | {"costs": float(self.costs[step])},
             weights=weights,
             integrated_gradients=IntegratedGradients(
                 baseline=float(gradients.baseline[0]) - still,

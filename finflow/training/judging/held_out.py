@@ -18,7 +18,7 @@ from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError, EvidenceError
 from finflow.evaluation.analysis import attribution, expert_traits
-from finflow.evaluation.analysis.optimality import score_runs
+from finflow.evaluation.analysis.decision_quality import score_runs
 from finflow.evaluation.analysis.training_sections import sections_of_training
 from finflow.evaluation.backtest import (
     BASELINE,
@@ -35,8 +35,15 @@ from finflow.evaluation.report.report import sections_of, tables_of, write_repor
 from finflow.evaluation.report.results import ReportData
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, readings_of, record, tries_of
-from finflow.evaluation.statistics.significance_tests import track_of
+from finflow.evaluation.statistics.significance_tests import (
+    FILE,
+    Reading,
+    Tries,
+    readings_of,
+    record,
+    track_of,
+    tries_of,
+)
 from finflow.files import check_writable
 from finflow.ledger.costs import costs_of
 from finflow.market.bar_frequency import bar_rhythm
@@ -85,7 +92,7 @@ def judge_held_out(
     ``makers``: name -> makes a strategy, fresh. The first is judged; others are compared with it as the classical ones
     are. The rest are facts about it that no backtest has.
     """
-    check_writable(folder / REPORTS, keep=False)
+    check_writable(folder / REPORTS)
     config, process = training_data.config, training_data.held_out_process()
     split, panel = training_data.split, training_data.panel
     window, windows = split.test, {"train": split.train, "validation": split.validation, "test": split.test}

@@ -52,9 +52,8 @@ class RunLog:
         self._step = position.get("step", -1)
         source = branch_from or self.folder
         kept = {name: _kept_rows(source / name, position.get(name, 0)) for name in (METRICS, EVENTS)}
-        with naming_failed_writes(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
         with naming_failed_writes(self.folder / CONSOLE):
+            self.folder.mkdir(parents=True, exist_ok=True)
             self._console = (self.folder / CONSOLE).open("a", encoding="utf-8")
         if not lock_file(self._console, wait=False, of_process=True):
             self._console.close()
@@ -175,14 +174,8 @@ class UpdateProfiler:
 
 
 def _kept_rows(path: Path, size: int) -> bytes:
-    if size == 0:
-        return b""
-    try:
-        with path.open("rb") as file:
-            kept = file.read(size)
-    except FileNotFoundError:
-        kept = b""
-    if len(kept) < size or not kept.endswith(b"\n"):
+    kept = path.read_bytes()[:size] if size and path.is_file() else b""
+    if len(kept) < size or (size and not kept.endswith(b"\n")):
         raise CheckpointError(
             f"{path} holds {len(kept)} of the {size} bytes written before the checkpoint: it was changed since, "
             "so the run cannot be resumed"

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,17 +96,15 @@ class EventFiles:
             self.close()
 
 
+@cache
 def _hide_failed_event_writes() -> None:
     """Keep the thread of a SummaryWriter from printing a traceback for a failed write, which `flush` raises as well."""
     shown = threading.excepthook
-    if getattr(shown, "hides_event_writes", False):
-        return
 
     def show(failure: threading.ExceptHookArgs) -> None:
         if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
             shown(failure)
 
-    show.hides_event_writes = True  # type: ignore[attr-defined]
     threading.excepthook = show
 
 

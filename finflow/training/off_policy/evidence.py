@@ -28,7 +28,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import TrainingError
 from finflow.evaluation.backtest import simulate
-from finflow.evaluation.statistics.bootstrap import BlendChoice, choose, least_gain
+from finflow.evaluation.statistics.backtest_overfitting import BlendChoice, choose, least_gain
 from finflow.offline.dataset import OfflineDataset
 from finflow.tensor_file import without_prefix
 from finflow.training.data.replay import MarketTensors

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, Choices, States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.soft_actor_critic import action_distribution
-from finflow.agent.losses.critic_losses import advantage_scale, advantages, calibration, discounted_return
+from finflow.agent.losses.off_policy_losses import advantage_scale, advantages, calibration, discounted_return
 from finflow.agent.networks.critic import ValueNetwork
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.agent.networks.distributions import LogisticNormal

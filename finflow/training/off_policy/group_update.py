@@ -34,7 +34,7 @@ from finflow.agent.learners.soft_actor_critic import (
     target_value,
     temperature_loss,
 )
-from finflow.agent.losses.critic_losses import CoverageProposals, discounted_return
+from finflow.agent.losses.off_policy_losses import CoverageProposals, discounted_return
 from finflow.agent.networks.distributions import LogisticNormal, standard_normal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.config import Config

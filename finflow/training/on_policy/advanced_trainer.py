@@ -13,9 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout, TaskActorCritic
+from finflow.agent.on_policy.on_policy_settings import (
+    EntropyScheduleConfig,
+    EntropyScheduler,
+    OnPolicySettings,
+    Rollout,
+    TaskActorCritic,
+)
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner, check_minibatch
-from finflow.agent.on_policy.schedules import EntropyScheduleConfig, EntropyScheduler
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError, ConfigError
 from finflow.files import write_atomically

@@ -11,9 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from finflow.agent.gradient_steps import set_learning_rate
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout, TaskActorCritic
+from finflow.agent.on_policy.on_policy_settings import EntropyScheduler, OnPolicySettings, Rollout, TaskActorCritic
 from finflow.agent.on_policy.on_policy_update import Figures, OnPolicyLearner
-from finflow.agent.on_policy.schedules import EntropyScheduler
 from finflow.errors import CheckpointError, TrainingError
 from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics

@@ -159,8 +159,7 @@ class MarketActorCritic:
         return self.market.states(bars, portfolio)
 
     def distribution(self, observations: Observations) -> LogisticNormal:
-        distribution: LogisticNormal = self.policy(self.states(observations)).distribution
-        return distribution
+        return self.policy(self.states(observations)).distribution
 
     def value(self, observations: Observations) -> Tensor:
         """Discounted scaled rewards expected from each observation, (batch,)."""

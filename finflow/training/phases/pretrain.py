@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import gradient_step, make_optimiser, polyak_update
 from finflow.agent.learners.offline_learner import METHODS, OfflineLearner, portfolio_networks
-from finflow.agent.losses.critic_losses import bellman_target, mean_loss
+from finflow.agent.losses.off_policy_losses import bellman_target, mean_loss
 from finflow.agent.losses.quantiles import needs_quantiles
 from finflow.agent.networks.critic import ValueNetwork
 from finflow.config import Config

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import METHODS, OfflineLearner, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.on_policy.schedules import EntropyScheduler
+from finflow.agent.on_policy.on_policy_settings import EntropyScheduler
 from finflow.config import Config
 from finflow.errors import CheckpointError
 from finflow.files import write_atomically

@@ -15,12 +15,12 @@ from torch.nn.utils import parameters_to_vector
 from finflow.agent.on_policy.on_policy_losses import (
     approximate_kl,
     clip_fraction,
-    clipped_policy_loss,
     explained_variance,
     fisher_product,
     generalised_advantages,
     natural_gradient,
     normalised,
+    surrogate_loss,
     trust_region_step,
     value_loss,
 )
@@ -69,7 +69,7 @@ def test_losses_are_those_of_sb3(kind: str) -> None:
         distribution, values = agent.distribution(rollout.observations), agent.value(rollout.observations)
         log_ratio = distribution.log_prob(rollout.actions) - rollout.log_prob
         ours = {
-            "policy_gradient_loss": clipped_policy_loss(log_ratio.exp(), normalised(rollout.advantages), CLIP),
+            "policy_gradient_loss": surrogate_loss(log_ratio.exp(), normalised(rollout.advantages), CLIP),
             "entropy_loss": -distribution.entropy().mean(),
             "value_loss": 2.0 * value_loss(values, rollout.returns),  # theirs has no half
             "approx_kl": approximate_kl(log_ratio),
@@ -116,8 +116,8 @@ def test_the_natural_gradient_and_the_step_are_those_of_sb3(kind: str) -> None:
 
     direction = natural_gradient(parameters, objective(), fisher_product(parameters, divergence))
     torch.testing.assert_close(by_layer(direction, agent), arrays["direction"], atol=STEP_TOLERANCE, rtol=1e-4)
-    step = trust_region_step(parameters, objective, divergence, 0.01)
-    assert step.accepted
+    _, improvement = trust_region_step(parameters, objective, divergence, 0.01)
+    assert improvement > 0.0
     with torch.no_grad():  # theirs is KL(new || old), which has the same second derivative at the old policy
         other = cast(Any, agent.distribution(rollout.observations)).kl(old).mean() / dimensions
     assert float(other) == pytest.approx(float(arrays["kl"]), abs=TOLERANCE)
