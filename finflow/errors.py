@@ -45,6 +45,12 @@ class TrainingError(FinflowError):
     """A training that cannot go on, and what to try."""
 
 
+def refuse(wrong: object, answer: str, kind: type[FinflowError] = FinflowError) -> None:
+    """Raise an error with the answer to a mistake, where it was made."""
+    if wrong:
+        raise kind(answer)
+
+
 def one_line(error: object, most: int = 160) -> str:
     """Text of an error on one line, of so many characters at most."""
     return " ".join(str(error).split())[:most]

@@ -64,7 +64,8 @@ def _words(node: ast.AST, has_defaults: bool) -> Iterator[str]:
     yield type(node).__name__
     for name in node._fields:
         value: Any = getattr(node, name, None)
-        if name == "args" and has_defaults and _is_key(node):
+        # A call of `key` defines a configuration key by its default, its description and its bounds.
+        if name == "args" and has_defaults and isinstance(node, ast.Call) and getattr(node.func, "id", "") == "key":
             value = [one for one in value if not isinstance(getattr(one, "operand", one), ast.Constant)]
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, ast.AST):
@@ -80,11 +81,6 @@ def _is_silent(node: ast.AST) -> bool:
     """Test whether a statement is an import, a text that stands alone, or does nothing."""
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     return is_text or isinstance(node, _SILENT)
-
-
-def _is_key(node: Any) -> bool:
-    """Test whether a call defines a configuration key: its first two arguments are a default and a description."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "key"
 
 
 def _counts(part: str, rooms: tuple[str, ...]) -> bool:

@@ -64,8 +64,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def describe_dataset(path: Path) -> list[str]:
     """The table of a saved dataset's card, whatever made it."""
-    from finflow.offline.data_card import card_lines
-    from finflow.offline.dataset import load_dataset
+    from finflow.offline.dataset import card_lines, load_dataset
 
     card = load_dataset(path).meta["card"]
     size = f"{card['transitions']:,} decisions in {card['episodes']:,} episodes"

@@ -216,7 +216,6 @@ class ReplayBuffer:
         columns = {name: torch.as_tensor(column[drawn], device=self.device) for name, column in self._columns.items()}
         assets, market, portfolio = (torch.cat([columns[f"now/{name}"], columns[f"next/{name}"]]) for name in PARTS)
         rewards = columns["reward"] / self.reward_scale
-        nothing = torch.zeros_like(rewards)
         return Batch(
             both=States(assets, market, portfolio, complete=bool((assets[..., -1] > 0.5).all())),
             actions=columns["action"],
@@ -225,7 +224,7 @@ class ReplayBuffer:
             next_actions=torch.zeros_like(columns["action"]),
             families=torch.full_like(rewards, NO_FAMILY, dtype=torch.int64),
             calibrations=torch.full_like(rewards, float("-inf")),
-            behaviour_returns=nothing,
+            behaviour_returns=torch.zeros_like(rewards),
         )
 
     def _check(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:

@@ -72,8 +72,13 @@ def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
 
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
     from finflow.files import in_use
-    from finflow.preferences.web_page.answer_server import AnswerServer
-    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions, page_html
+    from finflow.preferences.judged_pairs import make_questions
+    from finflow.preferences.web_page.answer_server import (
+        AnswerServer,
+        AnswerSession,
+        answers_so_far,
+        page_html,
+    )
 
     with in_use(file, "adding answers to"), AnswerServer(port) as server:
         before = answers_so_far(file)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -157,25 +157,13 @@ LEARNED = (nn.Module, torch.optim.Optimizer, Tensor, Generator, bool, int, float
 """Kinds of attributes that change as an object learns."""
 
 
-@runtime_checkable
-class Stateful(Protocol):
-    """An object that can put its own state into tensors and JSON."""
-
-    def capture(self) -> tuple[dict[str, Tensor], Json]:
-        """Return the state."""
-        ...
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Json) -> None:
-        """Restore the state."""
-        ...
-
-
 def capture(owner: Any) -> tuple[dict[str, Tensor], dict[str, Json]]:
     """All parts of an object as tensors and JSON, under ``part/...`` names.
 
     The parts are the fields of a dataclass, the attributes that a class names in ``SAVED``, or else the attributes that
-    change as an object learns. They are None, JSON values, tensors, generators, networks, optimisers, ``Stateful``
-    objects, schedules of learning rates with a ``state_dict``, or have parts themselves; a TypeError for others.
+    change as an object learns. They are None, JSON values, tensors, generators, networks, optimisers, objects with
+    ``capture`` and ``restore`` of their own, schedules of learning rates with a ``state_dict``, or have parts
+    themselves; a TypeError for others.
     """
     return _capture_parts(_parts(owner))
 
@@ -210,7 +198,11 @@ def _parts(owner: Any) -> dict[str, Any]:
     if isinstance(owner, dict):
         return owner if any(hasattr(part, "SAVED") for part in owner.values()) else {}
     attributes = sorted(getattr(owner, "__dict__", {}).items())
-    return {name: part for name, part in attributes if isinstance(part, (*LEARNED, Stateful)) or hasattr(part, "SAVED")}
+    return {
+        name: part
+        for name, part in attributes
+        if isinstance(part, LEARNED) or hasattr(part, "capture") or hasattr(part, "SAVED")
+    }
 
 
 def _capture_parts(parts: Mapping[str, Any], owner: str = "") -> tuple[dict[str, Tensor], dict[str, Json]]:
@@ -231,11 +223,10 @@ def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
         return {key: tensor.detach().clone() for key, tensor in value.state_dict().items()}, None
     if isinstance(value, torch.optim.Optimizer):
         return _optimiser_state(value)
-    if isinstance(value, Stateful):
-        return value.capture()
-    if hasattr(
-        value, "state_dict"
-    ):  # a schedule of learning rates; functions in it, such as a LambdaLR's, are left out
+    if hasattr(value, "capture"):
+        own: tuple[dict[str, Tensor], Json] = value.capture()
+        return own
+    if hasattr(value, "state_dict"):  # of a schedule of learning rates; its functions, a LambdaLR's, are left out
         return {}, {key: part for key, part in value.state_dict().items() if _is_plain(part)}
     if parts := _parts(value):
         return _capture_parts(parts, f"{name}.")
@@ -265,7 +256,7 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
         value.load_state_dict(dict(tensors))
     elif isinstance(value, torch.optim.Optimizer):
         _load_optimiser(value, tensors, state)
-    elif isinstance(value, Stateful):
+    elif hasattr(value, "capture"):
         value.restore(tensors, state)
     elif hasattr(value, "state_dict"):
         value.load_state_dict({**value.state_dict(), **state})

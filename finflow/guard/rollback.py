@@ -138,24 +138,23 @@ class RollbackManager:
         if isinstance(config, Config):
             config = config.guard.rollback
         self.config = config or RollbackConfig()
+        self.triggers = RollbackTriggers(self.config)
+        self.rollback_count = self.saved = 0
+        self.last_rollback_step: int | None = None
+        self.begin_phase(0)
+
+    def begin_phase(self, update: int) -> None:
+        """Forget snapshots and usual values: they belong to another phase."""
         self.snapshots: list[Snapshot] = []
         self.best: Snapshot | None = None
-        self.triggers = RollbackTriggers(self.config)
-        self.rollback_count = self.phase_rollbacks = self.retries = self.last_alarm = self.saved = 0
-        self.last_rollback_step: int | None = None
-        self.lowered, self.share = False, 1.0
+        self.triggers.clear()
+        self.phase_rollbacks = self.retries = 0
+        self.share, self.lowered, self.last_alarm = 1.0, False, update
 
     @classmethod
     def preset(cls, name: str, mode: Literal["strict", "robust"] = "robust") -> Self:
         """Make a manager with the thresholds of a preset: ``conservative``, ``standard`` or ``aggressive``."""
         return cls(RollbackConfig.model_validate({"preset": name, "mode": mode}))
-
-    def begin_phase(self, update: int) -> None:
-        """Forget snapshots and usual values: they belong to another phase."""
-        self.snapshots, self.best = [], None
-        self.triggers.clear()
-        self.phase_rollbacks = self.retries = 0
-        self.share, self.lowered, self.last_alarm = 1.0, False, update
 
     def settle(self) -> None:
         """Forget how fast the policy moves: from here on it does so in another way."""

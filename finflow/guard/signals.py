@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -43,10 +44,9 @@ class Event:
 
     def row(self) -> dict[str, Any]:
         """As JSON; numbers that are not finite as text."""
-        numbers = {"value": self.value, "limit": self.limit}
-        return asdict(self) | {
-            name: str(number) if number is not None and not math.isfinite(number) else number
-            for name, number in numbers.items()
+        return {
+            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
         }
 
 
@@ -61,10 +61,11 @@ class RobustWindow:
 
     def __init__(self, size: int, least: int, renew: int = 10, robust: bool = True) -> None:
         self._size, self.least, self.renew, self.robust = size, least, renew, robust
+        self.clear()
+
+    def clear(self) -> None:
         self.values: list[float] = []
-        self.count = 0
-        self.centre = self.spread = 0.0
-        self.ready = False
+        self.count, self.centre, self.spread, self.ready = 0, 0.0, 0.0, False
 
     @property
     def deviation(self) -> float:
@@ -91,10 +92,6 @@ class RobustWindow:
     def is_over(self, value: float, deviations: float) -> bool:
         """Return True for a value so many robust deviations above the centre; False until the window is ready."""
         return self.ready and (value - self.centre) / self.deviation > deviations
-
-    def clear(self) -> None:
-        self.values = []
-        self.count, self.centre, self.spread, self.ready = 0, 0.0, 0.0, False
 
 
 class PolicyProbe(NamedTuple):
@@ -152,12 +149,8 @@ def crossed(count: int, steps: int, interval: int) -> bool:
 def parameter_norms(groups: Mapping[str, Sequence[Tensor]]) -> dict[str, float]:
     """Euclidean norm of all parameters of each group, with one read from the device; not finite where one is not."""
     parts = [tensor.detach() for tensors in groups.values() for tensor in tensors]
-    squares = torch.stack(torch._foreach_norm(parts)).square().tolist()
-    norms, place = {}, 0
-    for name, tensors in groups.items():
-        norms[name] = math.sqrt(sum(squares[place : place + len(tensors)]))
-        place += len(tensors)
-    return norms
+    squares = iter(torch.stack(torch._foreach_norm(parts)).square().tolist())
+    return {name: math.sqrt(sum(islice(squares, len(tensors)))) for name, tensors in groups.items()}
 
 
 ADVICE = {
@@ -187,14 +180,15 @@ def advice_on(alarms: Sequence[Event]) -> list[str]:
 
 def stop_report(reason: str, advice: Sequence[str], statistics: Mapping[str, object]) -> str:
     """Markdown text on a stopped training: one sentence of why, the advice, and `RollbackManager.get_statistics`."""
-    lines = ["# Why the guard stopped this training", "", f"{reason}.", "", "What to try:", ""]
-    lines += [f"- {line}" for line in advice]
     state = "Best and latest checkpoint are of healthy states"
     if ADVICE["hacking"] in advice:
         state = "The best checkpoint was chosen by net returns and not by the reward model's score"
-    lines += ["", f"{state}. `events.jsonl` has all events of the guard."]
-    lines += ["", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in statistics.items())]
-    return "\n".join(lines) + "\n"
+    tries = "".join(f"- {line}\n" for line in advice)
+    rows = "".join(f"| {name} | {value} |\n" for name, value in statistics.items())
+    return (
+        f"# Why the guard stopped this training\n\n{reason}.\n\nWhat to try:\n\n{tries}\n"
+        f"{state}. `events.jsonl` has all events of the guard.\n\n| | |\n|---|---|\n{rows}"
+    )
 
 
 LOOKS = 3  # validations in a row at which the score rises and both net measures fall, before a stop

@@ -19,8 +19,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.reward_queue import queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.errors import ConfigError, MarketError
-from finflow.offline.data_card import data_card
+from finflow.errors import ConfigError, MarketError, refuse
 from finflow.offline.dataset import (
     COLUMNS,
     COVERAGE,
@@ -29,6 +28,7 @@ from finflow.offline.dataset import (
     OfflineDataset,
     Recorder,
     Rows,
+    data_card,
     join_rows,
 )
 from finflow.offline.imported_decisions import price_decisions, read_decisions
@@ -116,8 +116,11 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
     rows = join_rows(parts)
     columns: dict[str, Any] = {name: rows[name].astype(kind) for name, kind in COLUMNS.items()}
     reward_scale = float(rows["reward"].std())
-    if not reward_scale > 0.0:
-        raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
+    refuse(
+        not reward_scale > 0.0,
+        "the prices of the training window do not move: there is nothing to learn from them",
+        MarketError,
+    )
     meta = {
         "reward_scale": reward_scale,
         "made_by": made_by(config, process, window),

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from finflow.env.coverage import smooth
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
-from finflow.errors import ConfigError, first_few
+from finflow.errors import ConfigError, first_few, refuse
 from finflow.files import read_text_input
 from finflow.ledger.accounting import drift
 from finflow.market.panel import MarketPanel
@@ -72,34 +72,33 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecision
         table = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
     except csv.Error as error:
         raise ConfigError(f"{path} is not a CSV file ({error})") from None
-    if not table:
-        raise ConfigError(f"{path} is empty; expected a header line with date and one column an asset")
+    refuse(not table, f"{path} is empty; expected a header line with date and one column an asset", ConfigError)
     places, names = _places(path, table[0][1], panel.assets), (*panel.assets, _CASH)
     lines, rows = [line for line, _ in table[1:]], [cells for _, cells in table[1:]]
 
-    def refuse(wrong: NDArray[np.bool_], say: Callable[..., str]) -> None:
+    def refuse_row(wrong: NDArray[np.bool_], say: Callable[..., str]) -> None:
         """Raise an error if a row is wrong, and say what the first one has, by its number and the column's."""
         if wrong.any():
             row, *column = np.argwhere(wrong)[0].tolist()
             raise ConfigError(f"{path}, line {lines[row]}: {say(row, *column)}")
 
     width = len(places) + 1
-    refuse(
+    refuse_row(
         np.array([len(cells) != width for cells in rows]), lambda row: f"{len(rows[row])} cells under {width} columns"
     )
     texts = pd.Series([cells[0] for cells in rows], dtype=object)
     formed = texts.where(texts.str.fullmatch(r"\d{4}-\d{2}-\d{2}"))
     days = pd.to_datetime(formed, format="%Y-%m-%d", errors="coerce").to_numpy("datetime64[D]")
-    refuse(np.isnat(days), lambda row: f"{texts[row][:40]!r} is not a date of the form YYYY-MM-DD")
-    refuse(np.append(False, days[1:] == days[:-1]), lambda row: f"{days[row]} appears twice")
-    refuse(
+    refuse_row(np.isnat(days), lambda row: f"{texts[row][:40]!r} is not a date of the form YYYY-MM-DD")
+    refuse_row(np.append(False, days[1:] == days[:-1]), lambda row: f"{days[row]} appears twice")
+    refuse_row(
         np.append(False, days[1:] < days[:-1]),
         lambda row: f"{days[row]} follows {days[row - 1]}: sort the rows by date",
     )
     known = np.searchsorted(panel.dates, days, side="right") - 1
     late = days > panel.dates[end - 1]
     used = ~late & (known >= 0)
-    refuse(
+    refuse_row(
         used & (np.diff(known, prepend=-1) == 0),
         lambda row: (
             f"{texts[row]} is not a bar and counts as {panel.dates[known[row]]}, for which the row before "
@@ -111,12 +110,12 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecision
         stated[row] = [_number(cell) for cell in rows[row][1:]]
     weights[:, places] = stated
     said = "the weight of {} is {}, not {}".format
-    refuse(~np.isfinite(stated), lambda row, at: said(names[places[at]], repr(rows[row][at + 1][:40]), "a number"))
-    refuse(
+    refuse_row(~np.isfinite(stated), lambda row, at: said(names[places[at]], repr(rows[row][at + 1][:40]), "a number"))
+    refuse_row(
         (stated < 0.0) | (stated > 1.0 + SUM_TOLERANCE),
         lambda row, at: said(names[places[at]], rows[row][at + 1][:40], "between 0 and 1"),
     )
-    refuse(
+    refuse_row(
         (weights[:, :-1] > 0.0) & ~panel.listed[known],
         lambda row, asset: f"{names[asset]} has no price on {panel.dates[known[row]]}, so it cannot be held then",
     )
@@ -125,7 +124,7 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecision
     if len(panel.assets) not in places:
         weights[:, -1] = np.maximum(1.0 - totals, 0.0)
         wrong &= totals >= 1.0
-    refuse(wrong, lambda row: f"the weights sum to {totals[row]:g}, not to 1")
+    refuse_row(wrong, lambda row: f"the weights sum to {totals[row]:g}, not to 1")
     portfolios = weights[used] / weights[used].sum(axis=1, keepdims=True)
     return ImportedDecisions(
         path.name, known[used].astype(np.int64), portfolios, int(late.sum()), int((known < 0).sum())
@@ -142,8 +141,11 @@ def _number(text: str) -> float:
 
 def _places(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int]:
     """Place in the portfolio of each column after the first."""
-    if header[0].lower() != "date":
-        raise ConfigError(f"{path}, line 1: the first column is {header[0][:40]!r}; it must be date")
+    refuse(
+        header[0].lower() != "date",
+        f"{path}, line 1: the first column is {header[0][:40]!r}; it must be date",
+        ConfigError,
+    )
     known = {_CASH: len(assets)} | {asset: place for place, asset in enumerate(assets)}
     places: list[int] = []
     for name in header[1:]:
@@ -152,11 +154,13 @@ def _places(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int]
             near = difflib.get_close_matches(name, [*assets, _CASH], n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; the assets are {first_few(assets, 5)}"
             raise ConfigError(f"{path}, line 1: {name[:40]!r} is not an asset of this market{hint}")
-        if place in places:
-            raise ConfigError(f"{path}, line 1: column {name!r} appears more than once")
+        refuse(place in places, f"{path}, line 1: column {name!r} appears more than once", ConfigError)
         places.append(place)
-    if not any(place < len(assets) for place in places):
-        raise ConfigError(f"{path}, line 1: no column names an asset; the assets are {first_few(assets, 5)}")
+    refuse(
+        not any(place < len(assets) for place in places),
+        f"{path}, line 1: no column names an asset; the assets are {first_few(assets, 5)}",
+        ConfigError,
+    )
     return places
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.vector_env import observation_space
-from finflow.errors import FinflowError, OutputError
+from finflow.errors import FinflowError, OutputError, refuse
 from finflow.files import reason
 from finflow.offline.dataset import OfflineDataset
 
@@ -38,10 +38,10 @@ def minari_folder(name: str, root: Path | None = None) -> Path:
 
     A FinflowError if the name is not one of Minari's, such as ``finflow/behaviour-v0``.
     """
-    if not _NAME.fullmatch(name):
-        raise FinflowError(
-            f"{name!r} is not the name of a Minari dataset; it ends in a version, as finflow/behaviour-v0 does"
-        )
+    refuse(
+        not _NAME.fullmatch(name),
+        f"{name!r} is not the name of a Minari dataset; it ends in a version, as finflow/behaviour-v0 does",
+    )
     given = os.environ.get("MINARI_DATASETS_PATH")
     return (root or (Path(given) if given else Path.home() / ".minari" / "datasets")) / name
 
@@ -63,8 +63,7 @@ def export_minari(dataset: OfflineDataset, folder: Path, name: str, process: Dec
         If the dataset is there already, or the package is missing.
     """
     storage_type, buffer_type = _minari()
-    if folder.exists():
-        raise FinflowError(f"there is a Minari dataset {folder} already; use another name or version, or delete it")
+    refuse(folder.exists(), f"there is a Minari dataset {folder} already; use another name or version, or delete it")
     spaces = {} if process is None else dict(observation_space(process).spaces)
     spaces["portfolio"] = gym.spaces.Box(-np.inf, np.inf, dataset.portfolio.shape[1:], np.float32)
     staged = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
@@ -100,8 +99,7 @@ def import_minari(folder: Path) -> OfflineDataset:
     """Read a dataset that ``export_minari`` wrote; a FinflowError if it is missing, damaged, or was changed since."""
     storage_type, _ = _minari()
     data = folder / "data"
-    if not data.is_dir():
-        raise FinflowError(f"there is no Minari dataset {folder}")
+    refuse(not data.is_dir(), f"there is no Minari dataset {folder}")
     try:
         raw = json.loads((data / "metadata.json").read_text("utf-8"))
         # Without its spaces in the file, Minari would import and make whatever environment the file names.
@@ -109,10 +107,7 @@ def import_minari(folder: Path) -> OfflineDataset:
         ours = isinstance(raw, dict) and needed <= raw.keys() and raw.get("data_format") == FORMAT
     except (OSError, ValueError) as error:
         raise FinflowError(f"{folder} is not a complete Minari dataset ({error})") from error
-    if not ours:
-        raise FinflowError(
-            f"{folder} was not exported by finflow: it does not say the bars and the market of its decisions"
-        )
+    refuse(not ours, f"{folder} was not exported by finflow: it does not say the bars and the market of its decisions")
     try:
         storage = storage_type.read(data)
         episodes = storage.get_episodes(range(int(raw["total_episodes"])))
@@ -122,8 +117,7 @@ def import_minari(folder: Path) -> OfflineDataset:
         same = _hash(dataset) == raw[HASH]
     except Exception as error:  # damaged files make h5py and Minari fail in more ways than can be listed
         raise FinflowError(f"{folder} is not a complete Minari dataset ({error})") from error
-    if not same:
-        raise FinflowError(f"{folder} was changed since finflow exported it, so its origin is unknown")
+    refuse(not same, f"{folder} was changed since finflow exported it, so its origin is unknown")
     return dataset
 
 
@@ -145,8 +139,10 @@ def _episodes(dataset: OfflineDataset, process: DecisionProcess | None, buffer_t
     for number, (first, stop) in enumerate(zip(starts, [*starts[1:], len(dataset)], strict=True)):
         part = slice(int(first), int(stop))
         seen = np.concatenate([dataset.portfolio[part], dataset.next_portfolio[stop - 1 : stop]])
-        if not np.array_equal(seen[1:], dataset.next_portfolio[part]):
-            raise FinflowError(f"episode {dataset.episode[first]} does not go on where its last step ended")
+        refuse(
+            not np.array_equal(seen[1:], dataset.next_portfolio[part]),
+            f"episode {dataset.episode[first]} does not go on where its last step ended",
+        )
         observations = {"portfolio": seen}
         if process is not None:
             bars = np.append(dataset.bar[part], dataset.bar[stop - 1] + 1).astype(np.int64) - process.lag

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config.evaluation_sections import RULE, JudgeConfig
-from finflow.errors import FinflowError
+from finflow.errors import refuse
 from finflow.evaluation.statistics.metrics import max_drawdown
 from finflow.preferences.pairs import (
     RANDOM,
@@ -104,7 +104,7 @@ def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
     return synthetic_judge(utilities[name], config.mistakes)
 
 
-PURPOSE = 92  # of the generator that draws segments and answers
+PURPOSE, SIDES = 92, 94  # of the generators that draw segments and answers, and the sides of a page
 PAIRS = 2000
 """Pairs that a judge compares where no number is given."""
 
@@ -140,10 +140,10 @@ def draw_pairs(market: SegmentMarket, count: int, generator: np.random.Generator
     judge, length = market.config.preferences.judge, market.config.objectives.preference.segment
     names = list(dict.fromkeys([*judge.strategies, *(f"{RANDOM}{number}" for number in range(judge.random))]))
     steps = len(market.process.decision_bars(market.window))
-    if steps < length:
-        raise FinflowError(
-            f"the training window has {steps} holding periods, fewer than objectives.preference.segment = {length}"
-        )
+    refuse(
+        steps < length,
+        f"the training window has {steps} holding periods, fewer than objectives.preference.segment = {length}",
+    )
     paths = simulate_strategies(market, names)
     starts = generator.integers(steps - length + 1, size=count)
     ones = generator.integers(len(names), size=count)
@@ -173,3 +173,17 @@ def judge_pairs(market: SegmentMarket, judge: Judge, count: int, seed: int) -> P
         for pair, answer, chance in zip(drawn, answers, chances, strict=True)
     ]
     return PairFile(tuple(pairs), ("the judge",) * count)
+
+
+def make_questions(market: SegmentMarket, count: int, seed: int) -> tuple[DrawnPair, ...]:
+    """Draw questions: the first of the pairs that a judge is given by the same seed, none of them twice.
+
+    At least `PAIRS` pairs are drawn, so that a larger number of questions goes on after those of a smaller one. There
+    are fewer than ``count`` where the market has not as many pairs. Errors as of `draw_pairs`.
+    """
+    different: dict[frozenset[Segment], DrawnPair] = {}
+    for pair in draw_pairs(market, max(count, PAIRS), pair_generator(seed)):
+        different.setdefault(frozenset(pair.segments), pair)
+    kept = list(different.values())[:count]
+    turned = np.random.default_rng(np.random.SeedSequence([SIDES, seed])).random(len(kept)) < 0.5
+    return tuple(pair._replace(turned=bool(side)) for pair, side in zip(kept, turned, strict=True))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from finflow.agent.networks.critic import NetworkShape
-from finflow.errors import FinflowError
+from finflow.errors import refuse
 from finflow.preferences.preference_reward import SMALLEST_UNIT, PairTensors, RewardModel, Rows
 
 MEMBERS = 3  # networks of the ensemble
@@ -86,11 +87,11 @@ def split_pairs(pairs: PairTensors, seed: int) -> PairSplit:
     size = round(KEPT_BACK * len(rest))
     calibration, held_out, fitted = np.split(rest, [size, 2 * size])
     split = PairSplit(fitted, calibration, held_out, later)
-    if count < FEWEST or min(len(rows) for rows in split) < 1:
-        raise FinflowError(
-            f"{count} pairs are too few to learn from, or their dates overlap too much to hold the latest of them "
-            f"out: a reward model needs {FEWEST} pairs or more, over several times their length"
-        )
+    refuse(
+        count < FEWEST or min(len(rows) for rows in split) < 1,
+        f"{count} pairs are too few to learn from, or their dates overlap too much to hold the latest of them "
+        f"out: a reward model needs {FEWEST} pairs or more, over several times their length",
+    )
     return split
 
 
@@ -119,10 +120,8 @@ def fit_model(pairs: PairTensors, fitted: Rows, calibration: Rows, shape: Networ
         torch.autograd.backward(loss.mean(dim=1).sum())
         optimiser.step()
 
-    def calibration_loss() -> float:
-        return negative_log_likelihood(pairs, model, calibration)
-
-    train_with_early_stopping(model, step, calibration_loss, fitted, BATCH, generator)
+    reached = partial(negative_log_likelihood, pairs, model, calibration)
+    train_with_early_stopping(model, step, reached, fitted, BATCH, generator)
     calibrate(pairs, model, calibration)
     return model.eval()
 

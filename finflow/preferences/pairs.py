@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, refuse
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.files import read_text_input, write_atomically
 from finflow.strategies.classical import named_strategy
@@ -122,8 +122,7 @@ def read_pairs(paths: Sequence[Path]) -> PairFile:
                 where = ".".join(str(part) for part in first["loc"])
                 message = " ".join(first["msg"].removeprefix("Value error, ").split())
                 raise FinflowError(f"{places[-1]}: {where + ': ' if where else ''}{message}") from None
-        if len(pairs) == before:
-            raise FinflowError(f"the {NAME} {path} is empty: it needs a pair of segments a line")
+        refuse(len(pairs) == before, f"the {NAME} {path} is empty: it needs a pair of segments a line")
     return PairFile(tuple(pairs), tuple(places))
 
 
@@ -229,12 +228,11 @@ def cut(path: PortfolioPath, segment: Segment) -> PortfolioPath:
     """
     start, end = np.datetime64(segment.start), np.datetime64(segment.end)
     dates = f"{segment.start} to {segment.end}"
-    if start < path.dates[0] or end > path.dates[-1]:
-        raise FinflowError(
-            f"the dates {dates} of {segment.strategy} lie outside its holding periods in the training window "
-            f"({path.dates[0]} to {path.dates[-1]})"
-        )
+    refuse(
+        start < path.dates[0] or end > path.dates[-1],
+        f"the dates {dates} of {segment.strategy} lie outside its holding periods in the training window "
+        f"({path.dates[0]} to {path.dates[-1]})",
+    )
     first, last = np.searchsorted(path.dates, [start, end + np.timedelta64(1, "D")])
-    if first == last:
-        raise FinflowError(f"no holding period of {segment.strategy} ends from {dates}")
+    refuse(first == last, f"no holding period of {segment.strategy} ends from {dates}")
     return path.rows(int(first), int(last))

@@ -19,7 +19,7 @@ from finflow.agent.networks.distributions import LogisticNormal, kl_per_dimensio
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config.evaluation_sections import PolicyLearningConfig
 from finflow.env.coverage import smooth
-from finflow.errors import FinflowError
+from finflow.errors import refuse
 from finflow.offline.collection import AIM_SMOOTHING
 from finflow.preferences.model_training import (
     LearningReport,
@@ -138,20 +138,20 @@ def fit_policy(
 
     def calibration_loss() -> float:
         loss = float(objective.losses(all_densities(policy, pairs, calibration)[0], calibration).double().mean())
-        if not np.isfinite(loss):
-            raise FinflowError(
-                "the densities of the pairs are no finite numbers: lower preferences.policy.learning_rate, or use "
-                "another checkpoint"
-            )
+        refuse(
+            not np.isfinite(loss),
+            "the densities of the pairs are no finite numbers: lower preferences.policy.learning_rate, or use "
+            "another checkpoint",
+        )
         return loss
 
     passes = train_with_early_stopping(policy, step, calibration_loss, fitted, BATCH, generator)
-    if passes == 0:
-        raise FinflowError(
-            f"no pass over {len(fitted):,} pairs predicts others better than the agent as it is: give more pairs, "
-            f"lower preferences.policy.{objective.method}_beta, or take an agent that is not held to a reference "
-            "portfolio"
-        )
+    refuse(
+        passes == 0,
+        f"no pass over {len(fitted):,} pairs predicts others better than the agent as it is: give more pairs, "
+        f"lower preferences.policy.{objective.method}_beta, or take an agent that is not held to a reference "
+        "portfolio",
+    )
     return passes
 
 

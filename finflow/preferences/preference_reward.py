@@ -29,7 +29,7 @@ from finflow.agent.networks.layers import (
     portfolio_width,
 )
 from finflow.env.reward_context import RewardContext
-from finflow.errors import CheckpointError, ConfigError, FinflowError
+from finflow.errors import CheckpointError, ConfigError, FinflowError, refuse
 from finflow.preferences.pairs import PairFile, PortfolioPath, SegmentMarket, cut, simulate_strategies
 from finflow.tensor_file import read_tensors, write_tensors
 
@@ -169,11 +169,12 @@ class PreferenceReward:
         observation, model = context.observation, self._model
         assets, market = (_tensor(observation[name]) for name in ("assets", "market"))
         found, read = (assets.shape[2], market.shape[1]), (model.shape.n_asset_features, model.shape.n_market_features)
-        if found != read:
-            raise ConfigError(
-                f"the reward model {self.path} reads {read[0]} features of assets and {read[1]} of the market, and "
-                f"this market has {found[0]} and {found[1]}: learn it with the same features"
-            )
+        refuse(
+            found != read,
+            f"the reward model {self.path} reads {read[0]} features of assets and {read[1]} of the market, and "
+            f"this market has {found[0]} and {found[1]}: learn it with the same features",
+            ConfigError,
+        )
         seen = (context.weights, context.filled, context.log_return, context.turnover, context.cost)
         scores = model.to(assets.device)(assets, market, ScoredDecisions(*(_tensor(one) for one in seen)))
         score = scores.mean(dim=0)
@@ -265,10 +266,10 @@ def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
             first, second = (cut(paths[one.strategy], one) for one in (pair.first, pair.second))
         except FinflowError as error:
             raise FinflowError(f"{place}: {error}") from None
-        if len(first) != len(second):
-            raise FinflowError(
-                f"{place}: the segments have {len(first)} and {len(second)} holding periods, not as many"
-            )
+        refuse(
+            len(first) != len(second),
+            f"{place}: the segments have {len(first)} and {len(second)} holding periods, not as many",
+        )
         cuts.append((first, second))
     lengths = np.array([len(first) for first, _ in cuts], dtype=np.int64)
     starts = np.cumsum(np.tile(lengths, 2)) - np.tile(lengths, 2)

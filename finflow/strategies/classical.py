@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import EvaluationConfig
-from finflow.errors import FinflowError, one_line, typed_line
+from finflow.errors import FinflowError, one_line, refuse, typed_line
 from finflow.imports import import_path
 from finflow.market.bar_frequency import bars_per_month
 from finflow.strategies.online_selection import (
@@ -87,8 +87,10 @@ class Rolling(ABC):
         except Exception as error:
             raise FinflowError(f"{where} could not be fitted: {one_line(error)}") from error
         nothing = not self.leaves_cash and fitted.sum() <= 0.0
-        if fitted.shape != (chosen.shape[1],) or not np.isfinite(fitted).all() or nothing:
-            raise FinflowError(f"{where} was fitted to something that is not a portfolio")
+        refuse(
+            fitted.shape != (chosen.shape[1],) or not np.isfinite(fitted).all() or nothing,
+            f"{where} was fitted to something that is not a portfolio",
+        )
         weights = np.zeros(len(information.listed))
         fitted = np.where(fitted > _DUST, fitted, 0.0)
         weights[usable] = fitted if self.leaves_cash else fitted / fitted.sum()

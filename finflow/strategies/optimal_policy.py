@@ -25,7 +25,7 @@ import scipy
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, MarketConfig
-from finflow.errors import ConfigError
+from finflow.errors import ConfigError, refuse
 from finflow.ledger.costs import BASIS_POINT
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.sources.synthetic_market import MEMORY, PriceProcess, process_of
@@ -104,12 +104,18 @@ def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
     ConfigError
         Where the market is not synthetic, or the account has limits, a lag or a fill that the optimum is not known for.
     """
-    if market.source != "synthetic":
-        raise ConfigError(f"market.source = {market.source} has no known optimum; set market.source=synthetic")
+    refuse(
+        market.source != "synthetic",
+        f"market.source = {market.source} has no known optimum; set market.source=synthetic",
+        ConfigError,
+    )
     known = EnvConfig()
     for name in ("execution_lag", "fill", "costs", "max_weight", "max_turnover", "no_trade_band"):
-        if getattr(env, name) != getattr(known, name):
-            raise ConfigError(f"env.{name} = {getattr(env, name)}: the optimum is known for the default only")
+        refuse(
+            getattr(env, name) != getattr(known, name),
+            f"env.{name} = {getattr(env, name)}: the optimum is known for the default only",
+            ConfigError,
+        )
     if not isinstance(market.cash_rate, float):
         raise ConfigError(f"market.cash_rate = {market.cash_rate}: the optimum is known for one constant rate only")
     rate = (env.commission_bps + env.slippage_bps) * BASIS_POINT

@@ -19,7 +19,7 @@ from finflow.config.yaml_text import parse_scalar
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
 from finflow.env.objective import Objective
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, refuse
 from finflow.files import read_text_input
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
@@ -67,8 +67,7 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
         except (ValueError, yaml.YAMLError, RecursionError):
             kind = "JSON" if suffix == ".json" else "YAML"
             raise FinflowError(f"{where} is not {kind}; write a mapping of tickers to shares") from None
-        if not isinstance(content, Mapping):
-            raise FinflowError(f"{where} is not a mapping; write tickers with their shares, and cash")
+        refuse(not isinstance(content, Mapping), f"{where} is not a mapping; write tickers with their shares, and cash")
         rows = [
             (f"key {str(name)[:40]}", {"ticker": str(name), "shares": str(value)}) for name, value in content.items()
         ]
@@ -79,12 +78,11 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
     shares: dict[str, float] = {}
     priced = ((place, {"price": 1.0, **row}) for place, row in rows)
     for place, (ticker, count, *_) in _checked(priced, (*universe, CASH), where):
-        if ticker in shares:
-            raise FinflowError(f"{place}: {ticker} is there twice; add the two up")
-        if ticker != CASH and count < 0.0:
-            raise FinflowError(
-                f"{place}: {count:g} of {ticker}, but accounts are long only; close the position, or leave it out"
-            )
+        refuse(ticker in shares, f"{place}: {ticker} is there twice; add the two up")
+        refuse(
+            ticker != CASH and count < 0.0,
+            f"{place}: {count:g} of {ticker}, but accounts are long only; close the position, or leave it out",
+        )
         shares[ticker] = count
     cash = shares.pop(CASH, None)
     return Holdings({ticker: count for ticker, count in shares.items() if count > 0.0}, cash)
@@ -104,14 +102,10 @@ def _rows(text: str, where: str, *needed: str) -> Iterator[tuple[str, dict[str, 
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     try:
         columns = reader.fieldnames = [str(name).strip().lower() for name in reader.fieldnames or ()]
-        lacking = [name for name in needed if name not in columns]
-        if lacking:
-            raise FinflowError(
-                f"{where} has no column {lacking[0]}; its first line must name the columns {','.join(needed)}"
-            )
+        lacking = next((name for name in needed if name not in columns), None)
+        refuse(lacking, f"{where} has no column {lacking}; its first line must name the columns {','.join(needed)}")
         for row in reader:
-            if None in row:
-                raise FinflowError(f"{where}, line {reader.line_num}: {len(columns)} values are needed")
+            refuse(None in row, f"{where}, line {reader.line_num}: {len(columns)} values are needed")
             values = {name: row[name].strip() for name in (*needed, "cost") if row.get(name)}
             if any(values.values()):
                 yield f"line {reader.line_num}", {name: value for name, value in values.items() if value}
@@ -150,11 +144,11 @@ _SAME = 1e-6  # shares that count as none
 
 @dataclass(frozen=True)
 class AccountState:
-    """An account at the newest bar: shares (assets,), cash in money, and the state of the reward (1, 3), if any."""
+    """An account at the newest bar: shares (assets,), cash in money, and the state of the reward (1, 3)."""
 
     shares: FloatArray
     cash: float
-    reward_state: FloatArray | None
+    reward_state: FloatArray
     follow_up: FollowUp | None
 
 
@@ -164,11 +158,10 @@ def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[st
     Raises FinflowError if the log goes on beyond the date.
     """
     decisions = [entry for entry in entries if entry["kind"] == DECISION]
-    later = [entry["date"] for entry in decisions if entry["date"] > date]
-    if later:
-        raise FinflowError(
-            f"the log has a decision of {max(later)} already: --date {date} is before it; view it with --dry-run"
-        )
+    latest = max((str(entry["date"]) for entry in decisions), default="")
+    refuse(
+        latest > date, f"the log has a decision of {latest} already: --date {date} is before it; view it with --dry-run"
+    )
     before = sorted((entry for entry in decisions if entry["date"] < date), key=lambda entry: str(entry["date"]))
     return before[-1] if before else None
 
@@ -201,11 +194,11 @@ def account_at(
     panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))
     if before is None:
-        if stated.fills is not None:
-            raise FinflowError("--fills belongs to an earlier decision, and the log has none: leave it out")
+        refuse(stated.fills is not None, "--fills belongs to an earlier decision, and the log has none: leave it out")
         capital = capital if stated.shares is None else 0.0
         cash = capital if stated.cash is None else stated.cash
-        return AccountState(_shares(panel, stated.shares or {}), cash, None, None)
+        state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))
+        return AccountState(_shares(panel, stated.shares or {}), cash, state, None)
     fills = stated.fills if stated.fills is not None else fills_of(entries, before["date"])
     path = _Path(market.process, before, fills)
     source: Source = "fills" if fills is not None else "plan"
@@ -213,10 +206,10 @@ def account_at(
     if stated.shares is not None:
         shares, source = _shares(panel, stated.shares), "holdings"
     if stated.cash is not None:
-        if stated.shares is None and bool((shares > 0.0).any()):
-            raise FinflowError(
-                "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE"
-            )
+        refuse(
+            stated.shares is None and bool((shares > 0.0).any()),
+            "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE",
+        )
         cash, source = stated.cash, "holdings"
     reward_state = path.reward_state(market.process.objective)
     return AccountState(shares, cash, reward_state, path.follow_up(shares, cash, source))
@@ -241,14 +234,16 @@ class _Path:
         self.panel, self.before = panel, before
         account = before["account"]
         self.bar = panel.bars_until(before["date"]) - 1
-        if self.bar < 0 or str(panel.dates[self.bar]) != before["date"]:
-            raise FinflowError(f"the log has a decision of {before['date']}, a day that the prices do not have")
-        unknown = [name for name in (*account["shares"], *before["orders"]) if name not in panel.assets]
-        if unknown:
-            raise FinflowError(
-                f"the log holds {unknown[0]}, which is not in the universe any more: move state.jsonl away, and "
-                "name what is held with --holdings"
-            )
+        refuse(
+            self.bar < 0 or str(panel.dates[self.bar]) != before["date"],
+            f"the log has a decision of {before['date']}, a day that the prices do not have",
+        )
+        unknown = next((name for name in (*account["shares"], *before["orders"]) if name not in panel.assets), None)
+        refuse(
+            unknown,
+            f"the log holds {unknown}, which is not in the universe any more: move state.jsonl away, and name what is "
+            "held with --holdings",
+        )
         restated = restatements(panel, [before])
         self.factor = np.array([restated.get(asset, {}).get(before["date"], 1.0) for asset in panel.assets])
         self.start = self._by_asset(account["shares"]) / self.factor

@@ -14,11 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from finflow.config import AlpacaConfig
-from finflow.errors import ConfigError, FinflowError
+from finflow.errors import ConfigError, FinflowError, refuse
 from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
 from finflow.trading.account_state import DECISION, Fill, Holdings, last_decision
@@ -26,6 +26,7 @@ from finflow.trading.account_state import DECISION, Fill, Holdings, last_decisio
 if TYPE_CHECKING:
     from alpaca.common.exceptions import APIError
     from alpaca.trading.client import TradingClient
+    from alpaca.trading.models import Order
 
 KEY, SECRET = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
 LIVE_HOST = "api.alpaca.markets"
@@ -50,23 +51,6 @@ class BrokerNotReady(BrokerError):
     """A broker that gives no answer, or an account that nothing can be decided on at present."""
 
 
-class MarketOrder(NamedTuple):
-    """An order at the next price, negative shares are sold; one of the same id is the same order."""
-
-    client_id: str
-    ticker: str
-    shares: float
-
-
-class OrderStatus(NamedTuple):
-    """Status of an order: shares that changed hands so far, negative where sold, and their mean price in money."""
-
-    order: MarketOrder
-    is_open: bool
-    filled: float
-    price: float | None
-
-
 def open_alpaca(
     settings: AlpacaConfig,
     confirmed: bool = False,
@@ -81,8 +65,9 @@ def open_alpaca(
     address = _address(settings)
     variables = os.environ if environ is None else environ
     missing = [name for name in (KEY, SECRET) if not variables.get(name)]
-    if missing:
-        raise ConfigError(f"Alpaca needs the environment variable {' and '.join(missing)}; its site has the keys")
+    refuse(
+        missing, f"Alpaca needs the environment variable {' and '.join(missing)}; its site has the keys", ConfigError
+    )
     try:
         from alpaca.trading.client import TradingClient
     except ImportError:
@@ -90,11 +75,13 @@ def open_alpaca(
             "the broker alpaca needs the package alpaca-py, which is not installed: pip install 'finflow[alpaca]'"
         ) from None
     if settings.live and not confirmed:
-        if not (sys.stdin is not None and sys.stdin.isatty()):
-            raise ConfigError("trading.alpaca.live = true trades with real money: confirm it with --live")
+        refuse(
+            not (sys.stdin is not None and sys.stdin.isatty()),
+            "trading.alpaca.live = true trades with real money: confirm it with --live",
+            ConfigError,
+        )
         answer = input("orders go to the live account at Alpaca, with real money; type live to go on: ")
-        if answer.strip().lower() != "live":
-            raise ConfigError("the live account was not confirmed: nothing was done")
+        refuse(answer.strip().lower() != "live", "the live account was not confirmed: nothing was done", ConfigError)
     keys = variables[KEY], variables[SECRET]
     client = TradingClient(*keys, paper=not settings.live, url_override=address)
     client._retry = 0  # attempts are counted here, where the order is looked up before the next one
@@ -107,15 +94,17 @@ def _address(settings: AlpacaConfig) -> str | None:
     if settings.address is None:
         return None
     parts = ADDRESS.fullmatch(settings.address)
-    if parts is None:
-        raise ConfigError(
-            f"trading.alpaca.address = {settings.address} is not a valid address: it begins with https://, or with "
-            "http:// on this machine (127.0.0.1)"
-        )
-    if parts["host"] == LIVE_HOST and not settings.live:
-        raise ConfigError(
-            f"trading.alpaca.address = {settings.address} is the live account: set trading.alpaca.live = true"
-        )
+    refuse(
+        parts is None,
+        f"trading.alpaca.address = {settings.address} is not a valid address: it begins with https://, or with "
+        "http:// on this machine (127.0.0.1)",
+        ConfigError,
+    )
+    refuse(
+        parts and parts["host"] == LIVE_HOST and not settings.live,
+        f"trading.alpaca.address = {settings.address} is the live account: set trading.alpaca.live = true",
+        ConfigError,
+    )
     return settings.address.rstrip("/")
 
 
@@ -134,8 +123,11 @@ class AlpacaBroker:
         Raises BrokerError if it may not trade.
         """
         account = self._ask(self._client.get_account)
-        if account.trading_blocked or account.account_blocked or account.status.value != "ACTIVE":
-            raise BrokerError(f"{self.name} does not let the account trade: its site says why")
+        refuse(
+            account.trading_blocked or account.account_blocked or account.status.value != "ACTIVE",
+            f"{self.name} does not let the account trade: its site says why",
+            BrokerError,
+        )
         return hashlib.sha256(str(account.id).encode()).hexdigest()[:12]
 
     def positions(self) -> dict[str, float]:
@@ -149,54 +141,55 @@ class AlpacaBroker:
         clock = self._ask(self._client.get_clock)
         return clock.timestamp.astimezone(EXCHANGE).date(), bool(clock.is_open)
 
-    def status(self, client_id: str) -> OrderStatus | None:
-        """Status of an order; None for an id that Alpaca does not know."""
-        found: OrderStatus | None = self._ask(partial(self._find, client_id))
+    def status(self, client_id: str) -> Order | None:
+        """The order of an id; None where Alpaca does not know it."""
+        found: Order | None = self._ask(partial(self._find, client_id))
         return found
 
-    def submit(self, order: MarketOrder) -> OrderStatus:
-        """Place an order, once.
+    def submit(self, client_id: str, ticker: str, shares: float) -> Order:
+        """Place an order at the next price, once; negative shares are sold, and one of the same id is the same order.
 
         Raises OrderRefused if Alpaca refuses it; BrokerNotReady if no answer comes; the order may be placed, and the
         same call finds out.
         """
-        what = f"the order of {order.shares:+,g} {order.ticker}"
-        known: OrderStatus = self._ask(partial(self._place, order, what), what)
-        if (known.order.ticker, known.order.shares) != (symbol_of(order.ticker), order.shares):
-            raise BrokerError(
-                f"{self.name} has {known.order.shares:+,g} {known.order.ticker} under the id {order.client_id}, and "
-                f"the decision says {order.shares:+,g} {order.ticker}: the order that is there stays, and no other"
-            )
+        what = f"the order of {shares:+,g} {ticker}"
+        known: Order = self._ask(partial(self._place, client_id, ticker, shares, what), what)
+        refuse(
+            (known.symbol, signed(known, known.qty)) != (symbol_of(ticker), shares),
+            f"{self.name} has {signed(known, known.qty):+,g} {known.symbol} under the id {client_id}, and the "
+            f"decision says {shares:+,g} {ticker}: the order that is there stays, and no other",
+            BrokerError,
+        )
         return known
 
-    def _find(self, client_id: str) -> OrderStatus | None:
+    def _find(self, client_id: str) -> Any:
         from alpaca.common.exceptions import APIError
 
         try:
-            return _read(self._client.get_order_by_client_id(client_id))
+            return self._client.get_order_by_client_id(client_id)
         except APIError as error:
             if error.status_code == 404:
                 return None
             raise
 
-    def _place(self, order: MarketOrder, what: str) -> OrderStatus:
+    def _place(self, client_id: str, ticker: str, shares: float, what: str) -> Any:
         from alpaca.common.exceptions import APIError
         from alpaca.trading.enums import OrderSide, TimeInForce
         from alpaca.trading.requests import MarketOrderRequest
 
-        known = self._find(order.client_id)
+        known = self._find(client_id)
         if known is not None:
             return known
-        whole = float(order.shares).is_integer()  # a part of a share trades in day orders alone
+        whole = float(shares).is_integer()  # a part of a share trades in day orders alone
         request = MarketOrderRequest(
-            symbol=symbol_of(order.ticker),
-            qty=abs(order.shares),
-            side=OrderSide.BUY if order.shares > 0.0 else OrderSide.SELL,
+            symbol=symbol_of(ticker),
+            qty=abs(shares),
+            side=OrderSide.BUY if shares > 0.0 else OrderSide.SELL,
             time_in_force=TimeInForce(self._settings.time_in_force if whole else "day"),
-            client_order_id=order.client_id,
+            client_order_id=client_id,
         )
         try:
-            return _read(self._client.submit_order(request))
+            return self._client.submit_order(request)
         except APIError as error:
             if error.status_code == 401 or not _is_final(error):
                 raise
@@ -241,12 +234,14 @@ def symbol_of(ticker: str) -> str:
     return ticker.replace("-", ".")
 
 
-def _read(answer: Any) -> OrderStatus:
-    sign = -1.0 if answer.side is not None and answer.side.value == "sell" else 1.0
-    filled = sign * float(answer.filled_qty or 0.0)
-    order = MarketOrder(answer.client_order_id, str(answer.symbol), sign * float(answer.qty or 0.0))
-    price = float(answer.filled_avg_price) if answer.filled_avg_price is not None and filled else None
-    return OrderStatus(order, answer.status.value not in _ENDED, filled, price)
+def signed(order: Order, count: str | float | None) -> float:
+    """A number of shares of an order, negative where they are sold."""
+    return float(count or 0.0) * (-1.0 if order.side is not None and order.side.value == "sell" else 1.0)
+
+
+def is_open(order: Order) -> bool:
+    """True for an order that may change hands yet."""
+    return order.status.value not in _ENDED
 
 
 def _is_final(error: APIError) -> bool:
@@ -288,7 +283,7 @@ class OrderRouting:
         else:
             for ticker, shares in sorted(entry["orders"].items(), key=lambda order: (order[1] > 0.0, order[0])):
                 try:
-                    self.broker.submit(MarketOrder(client_id(entry, ticker), ticker, shares))
+                    self.broker.submit(client_id(entry, ticker), ticker, shares)
                 except OrderRefused as error:
                     refused[ticker] = str(error)
             log.append({**line, "refused": refused})
@@ -306,13 +301,17 @@ class OrderRouting:
         names = {one: name for name in panel.assets for one in (symbol_of(name), name)}
         shares: dict[str, float] = {}
         for symbol, count in self.broker.positions().items():
-            if symbol not in names:
-                raise BrokerError(
-                    f"{self.broker.name} holds {symbol}, which the agent does not trade: sell it there, or give the "
-                    "agent an account of its own"
-                )
-            if count < 0.0:
-                raise BrokerError(f"{self.broker.name} is short of {symbol}, and the agent holds no short positions")
+            refuse(
+                symbol not in names,
+                f"{self.broker.name} holds {symbol}, which the agent does not trade: sell it there, or give the "
+                "agent an account of its own",
+                BrokerError,
+            )
+            refuse(
+                count < 0.0,
+                f"{self.broker.name} is short of {symbol}, and the agent holds no short positions",
+                BrokerError,
+            )
             shares[names[symbol]] = count
         return Holdings(shares, self.broker.cash(), fills)
 
@@ -320,25 +319,26 @@ class OrderRouting:
         """Fills of a decision; Alpaca takes no commission, and fees of the exchanges leave the cash later."""
         fills = []
         for ticker in sorted(before["orders"]):
-            status = self.broker.status(client_id(before, ticker))
-            if status is None:  # refused, or never placed
+            order = self.broker.status(client_id(before, ticker))
+            if order is None:  # refused, or never placed
                 continue
-            if status.is_open:
+            if is_open(order):
                 raise BrokerNotReady(
-                    f"the order of {status.order.shares:+,g} {ticker} of {before['date']} is open at "
+                    f"the order of {signed(order, order.qty):+,g} {ticker} of {before['date']} is open at "
                     f"{self.broker.name}: wait for its end, or cancel it there"
                 )
-            if status.filled and status.price is not None:
-                fills.append(Fill(ticker, status.filled, status.price))
+            filled = signed(order, order.filled_qty)
+            if filled and order.filled_avg_price is not None:
+                fills.append(Fill(ticker, filled, float(order.filled_avg_price)))
         return fills
 
     def _is_own(self, entry: Mapping[str, Any]) -> bool:
         mark = entry.get("broker") if entry["kind"] == DECISION else None
-        if mark not in (None, self.mark):
-            raise FinflowError(
-                f"the log belongs to another account than that of {self.broker.name}: use the keys of that one, or "
-                "move state.jsonl away"
-            )
+        refuse(
+            mark not in (None, self.mark),
+            f"the log belongs to another account than that of {self.broker.name}: use the keys of that one, or "
+            "move state.jsonl away",
+        )
         return mark is not None
 
 

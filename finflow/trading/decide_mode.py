@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finflow.config import Config
-from finflow.errors import ConfigError, FinflowError, MarketError
+from finflow.errors import ConfigError, MarketError, refuse
 from finflow.evaluation.page.page_numbers import json_text, plain
 from finflow.files import exclusively, write_together
 from finflow.line_file import HashedLog
@@ -100,15 +100,19 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
     if routing is not None and request.date is not None:
         raise ConfigError(f"--date names a day of the past, and {routing.broker.name} trades today: leave it out")
     verdict, capital = run_verdict(agents), agents.config.env.initial_capital
-    if verdict == "no" and not request.accept_verdict:
-        raise FinflowError(
-            f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
-            "with --i-know"
-        )
-    if request.broker is not None and (request.holdings is not None or request.fills is not None):
-        raise ConfigError("--broker knows what is held and filled: leave --holdings and --fills out")
-    if request.broker == ALPACA and request.cash is not None:
-        raise ConfigError("--broker alpaca knows the cash of its account: leave --cash out")
+    refuse(
+        verdict == "no" and not request.accept_verdict,
+        f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
+        "with --i-know",
+    )
+    refuse(
+        request.broker is not None and (request.holdings is not None or request.fills is not None),
+        "--broker knows what is held and filled: leave --holdings and --fills out",
+    )
+    refuse(
+        request.broker == ALPACA and request.cash is not None,
+        "--broker alpaca knows the cash of its account: leave --cash out",
+    )
     today, is_open = (dt.date.today(), False) if routing is None else routing.broker.clock()
     market, checks, log = _checked_market(agents, request, today)
     folder, date, message = agents.folder / TRADING, str(market.panel.dates[-1]), log.message
@@ -143,21 +147,23 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
 def open_routing(agents: Agents, live: bool) -> OrderRouting:
     """Open the account at Alpaca that the configuration of some agents names.
 
-    Raises ConfigError or BrokerError if it cannot be opened, or the agents decide on prices that they would have to
+    Raises FinflowError if it cannot be opened, or the agents decide on prices that they would have to
     trade at themselves.
     """
-    if agents.config.env.execution_lag == 0:
-        raise ConfigError(
-            "env.execution_lag = 0 fills at the very prices that it decides on, which no broker does: an agent for a "
-            "broker is trained with 1 or more"
-        )
+    refuse(
+        agents.config.env.execution_lag == 0,
+        "env.execution_lag = 0 fills at the very prices that it decides on, which no broker does: an agent for a "
+        "broker is trained with 1 or more",
+    )
     return OrderRouting(open_alpaca(agents.config.trading.alpaca, live))
 
 
 def _stated(request: Request, assets: Sequence[str]) -> Holdings:
     stated = Holdings() if request.holdings is None else read_holdings(request.holdings, assets)
-    if request.cash is not None and stated.cash is not None:
-        raise FinflowError("cash is in --holdings and after --cash: leave one of them out")
+    refuse(
+        request.cash is not None and stated.cash is not None,
+        "cash is in --holdings and after --cash: leave one of them out",
+    )
     fills = None if request.fills is None else read_fills(request.fills, assets)
     return Holdings(stated.shares, stated.cash if request.cash is None else request.cash, fills)
 
@@ -235,9 +241,7 @@ def _write(
 def _entry(
     made: DailyDecision, account: AccountState, market: LiveMarket, digest: str, broker: str | None
 ) -> dict[str, Any]:
-    state, panel = account.reward_state, market.panel
-    if state is None:
-        state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))
+    panel = market.panel
     held = zip(panel.assets, account.shares.tolist(), strict=True)
     prices = zip(panel.assets, panel.share_closes[-1].tolist(), strict=True)
     return {
@@ -250,7 +254,7 @@ def _entry(
         "prices": {name: price for name, price in prices if np.isfinite(price)},
         "cost": made.cost,
         "turnover": made.turnover,
-        "reward_state": state[0].tolist(),
+        "reward_state": account.reward_state[0].tolist(),
         **({} if broker is None else {"broker": broker}),
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Literal
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from finflow.agent.batch import States
 from finflow.agent.networks.decision import Decision, acted_portfolio
 from finflow.env.market_growth import share_prices
 from finflow.env.portfolio_state import PortfolioState, join_states
-from finflow.errors import FinflowError
+from finflow.errors import refuse
 from finflow.evaluation.backtest import History, targets_of
 from finflow.ledger.accounting import Settlement, before_dividends, orders, settle
 from finflow.ledger.constraints import turnover
@@ -186,15 +185,15 @@ class DecisionMaking:
         self.prices = panel.share_closes[-1]
         self.plan_account = Account(account.shares, self.prices, account.cash)
         self.value = self.plan_account.wealth
-        if not self.value > 0.0:
-            raise FinflowError(
-                f"the value of the account is {self.value:,.2f}: name what is held with --holdings or --cash"
-            )
-        if account.cash < -OVERDRAFT * self.value:
-            raise FinflowError(
-                f"the account would have {account.cash:,.2f} in cash: enter what was filled with --fills, or what is "
-                "held with --holdings"
-            )
+        refuse(
+            not self.value > 0.0,
+            f"the value of the account is {self.value:,.2f}: name what is held with --holdings or --cash",
+        )
+        refuse(
+            account.cash < -OVERDRAFT * self.value,
+            f"the account would have {account.cash:,.2f} in cash: enter what was filled with --fills, or what is "
+            "held with --holdings",
+        )
         at_fill = np.nan_to_num(share_prices(panel, self.config.env.fill)[-1])
         money = np.append(account.shares * at_fill, max(account.cash, 0.0))
         self.observed = money / max(money.sum(), 1e-300)
@@ -218,8 +217,6 @@ class DecisionMaking:
             weights = weights / self.process.growth[bar]
             weights = weights / weights.sum(axis=1, keepdims=True)
         state = self.account.reward_state
-        if state is None:
-            state = self.process.objective.initial(weights)
         return PortfolioState(np.array([bar]), weights, np.array([self.value]), state, state)
 
     def decision(self, checks: list[Check]) -> DailyDecision:
@@ -292,12 +289,12 @@ class DecisionMaking:
         return round_orders(self.plan_account, wanted, settings.lot, reserve, costs, self.liquidity)
 
     def _orders(self, plan: Plan) -> list[Order]:
-        made = []
-        for n, name in enumerate(self.market.panel.assets):
-            shares, price = float(plan.trades[n]), float(self.prices[n])
-            if abs(shares) > _DUST:
-                side: Literal["buy", "sell"] = "buy" if shares > 0.0 else "sell"
-                made.append(Order(name, side, abs(shares), price, abs(shares) * price, float(plan.costs[n])))
+        columns = (plan.trades.tolist(), self.prices.tolist(), plan.costs.tolist())
+        made = [
+            Order(name, "buy" if shares > 0.0 else "sell", abs(shares), price, abs(shares) * price, cost)
+            for name, shares, price, cost in zip(self.market.panel.assets, *columns, strict=True)
+            if abs(shares) > _DUST
+        ]
         return sorted(made, key=lambda one: (one.side == "buy", -one.value, one.ticker))
 
 

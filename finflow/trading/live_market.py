@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
-from finflow.errors import ConfigError, MarketError
+from finflow.errors import ConfigError, MarketError, refuse
 from finflow.evaluation.page.page_numbers import Answer
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import FeatureRanges, Features, compute_features_and_ranges
@@ -83,8 +83,7 @@ def load_prices(config: Config, until: dt.date | None = None, fresh: bool = Fals
     if until is None:
         return panel
     count = panel.bars_until(until)
-    if count < 2:
-        raise ConfigError(f"--date {until} lies before the prices, which begin on {panel.dates[0]}")
+    refuse(count < 2, f"--date {until} lies before the prices, which begin on {panel.dates[0]}", ConfigError)
     return panel.until(count)
 
 
@@ -95,11 +94,12 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
     """
     config = agents.config
     last = panel.dates[-1].astype(dt.date)
-    if last <= config.market.validation_end:
-        raise MarketError(
-            f"{last} lies in the years that the agent learned from and was chosen by, up to "
-            f"{config.market.validation_end} (market.validation_end): name a later --date"
-        )
+    refuse(
+        last <= config.market.validation_end,
+        f"{last} lies in the years that the agent learned from and was chosen by, up to "
+        f"{config.market.validation_end} (market.validation_end): name a later --date",
+        MarketError,
+    )
     train_end = panel.bars_until(config.market.train_end)
     known = panel.n_bars - (config.env.execution_lag or 1)
     features, ranges = compute_features_and_ranges(panel, train_end, config.features, known)

@@ -12,16 +12,16 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from finflow.env.decision_process import DecisionProcess, fill_at
 from finflow.env.portfolio_state import PortfolioState
-from finflow.errors import ConfigError, FinflowError
+from finflow.errors import ConfigError, FinflowError, refuse
 from finflow.evaluation.backtest import History, targets_of
 from finflow.files import in_use, write_together
 from finflow.json_text import parse_json
@@ -89,23 +89,24 @@ def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[
                 continue
             if not request.follow:
                 return outcome
-            say(f"{trading.newest}: value {outcome.numbers.value:,.2f}, net {outcome.numbers.total_return:+.2%}")
+            numbers = outcome.numbers
+            say(f"{numbers.date}: value {numbers.value:,.2f}, net {numbers.total_return:+.2%}")
             panel = trading.next_prices(clock)
 
 
 def _check_options(request: Request, routing: OrderRouting | None) -> None:
     """Refuse a span that ends before it begins, and what only the ledger, or only a broker elsewhere, can do."""
-    if request.first is not None and request.until is not None and request.until < request.first:
-        raise FinflowError(f"--until {request.until} lies before --from {request.first}")
-    if request.follow and request.until is not None:
-        raise FinflowError("--follow goes on with every new bar: leave --until out")
+    refuse(
+        request.first is not None and request.until is not None and request.until < request.first,
+        f"--until {request.until} lies before --from {request.first}",
+    )
+    refuse(request.follow and request.until is not None, "--follow goes on with every new bar: leave --until out")
     if routing is not None and request.until is not None:
         raise ConfigError(f"{routing.broker.name} trades today, and --until may be a day of the past: leave it out")
-    if routing is None and (request.accept_drift or request.accept_verdict or request.live):
-        raise ConfigError(
-            "--accept-drift, --i-know and --live are for a broker elsewhere (trading.broker): leave them out on the "
-            "ledger"
-        )
+    refuse(
+        routing is None and (request.accept_drift or request.accept_verdict or request.live),
+        "--accept-drift, --i-know and --live are for a broker elsewhere (trading.broker): leave them out on the ledger",
+    )
 
 
 class _Trading:
@@ -113,19 +114,17 @@ class _Trading:
         self.agents, self.folder, self.request, self.routing = agents, folder, request, routing
         self.log = HashedLog.read(folder / STATE)
         begun = [dt.date.fromisoformat(one["account"]) for one in self.log.entries if one["kind"] == PAPER]
-        if request.first is None and not begun:
-            raise ConfigError("no paper account has begun with this agent: name its first day with --from")
+        refuse(
+            request.first is None and not begun,
+            "no paper account has begun with this agent: name its first day with --from",
+        )
         self.first = request.first or begun[-1]
         self.lines = [one for one in self.log.entries if one["kind"] == PAPER and one["account"] == str(self.first)]
-        if self.lines and self.lines[-1]["settings"] != self._mark():
-            raise ConfigError(
-                f"the paper account of {self.first} was run by another agent, with other keys under env or at another "
-                "broker: leave the changes out, or begin another account with --from"
-            )
-
-    @property
-    def newest(self) -> str:
-        return str(self.lines[-1]["date"])
+        refuse(
+            self.lines and self.lines[-1]["settings"] != self._mark(),
+            f"the paper account of {self.first} was run by another agent, with other keys under env or at another "
+            "broker: leave the changes out, or begin another account with --from",
+        )
 
     def _mark(self) -> str:
         """Hash of the agent, and of the settings that decide what an account does."""
@@ -137,7 +136,7 @@ class _Trading:
 
     def next_prices(self, clock: Clock) -> MarketPanel:
         """Wait until the prices have a bar after the last evening."""
-        last, calendar = dt.date.fromisoformat(self.newest), None
+        last, calendar = dt.date.fromisoformat(self.lines[-1]["date"]), None
         while True:
             panel = load_prices(self.agents.config, fresh=True)
             if panel.dates[-1].astype(dt.date) > last:
@@ -149,13 +148,15 @@ class _Trading:
     def catch_up(self, panel: MarketPanel) -> PaperOutcome:
         """Trade every evening that the log does not have yet, and write the page."""
         start = int(np.searchsorted(panel.dates, np.datetime64(self.first, "D")))
-        if start >= panel.n_bars:
-            raise ConfigError(f"--from {self.first} lies after the prices, which end on {panel.dates[-1]}")
-        if start < panel.bars_until(self.agents.config.market.validation_end):
-            raise ConfigError(
-                f"--from {self.first} lies in the years that the agent learned from and was chosen by, up to "
-                f"{self.agents.config.market.validation_end} (market.validation_end): name a later day"
-            )
+        refuse(
+            start >= panel.n_bars,
+            f"--from {self.first} lies after the prices, which end on {panel.dates[-1]}",
+        )
+        refuse(
+            start < panel.bars_until(self.agents.config.market.validation_end),
+            f"--from {self.first} lies in the years that the agent learned from and was chosen by, up to "
+            f"{self.agents.config.market.validation_end} (market.validation_end): name a later day",
+        )
         mark = self._mark()
         for evening in self._evenings(panel, start):
             entry = {"kind": PAPER, "account": str(self.first), "settings": mark, **asdict(evening)}
@@ -172,7 +173,7 @@ class _Trading:
 
         At a broker it is that of the newest bar alone: the prices of bars that passed without a decision are gone.
         """
-        last = DailyAccount.read(self.lines[-1]) if self.lines else None
+        last = DailyAccount(*(self.lines[-1][field.name] for field in fields(DailyAccount))) if self.lines else None
         if self.routing is None:
             process = market_until(panel, self.agents).process
             yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
@@ -209,11 +210,6 @@ class DailyAccount:
     simple_return: float | None  # net return of the holding period that ended at the bar; None at the first
     cost: float
     turnover: float
-
-    @classmethod
-    def read(cls, entry: Mapping[str, Any]) -> Self:
-        """An evening from its line of the log."""
-        return cls(**{name: entry[name] for name in cls.__dataclass_fields__})
 
 
 def broker_evening(entries: Sequence[Mapping[str, Any]], last: DailyAccount | None) -> DailyAccount:
@@ -257,18 +253,18 @@ class PaperAccount:
         self.history = History(process.panel.close)
         self.last = last
         self.bar = first - 1 - (1 if process.lag else 0)
-        if first < process.first_bar:
-            raise FinflowError(
-                f"nothing can be decided before {process.panel.dates[min(process.first_bar, process.panel.n_bars - 1)]}"
-                ", where all features have their history: name a later --from"
-            )
+        refuse(
+            first < process.first_bar,
+            f"nothing can be decided before {process.panel.dates[min(process.first_bar, process.panel.n_bars - 1)]}"
+            ", where all features have their history: name a later --from",
+        )
         if last is not None:
             self.bar = process.panel.bars_until(last.date) - 1
-            if self.bar < 0 or str(process.panel.dates[self.bar]) != last.date:
-                raise FinflowError(
-                    f"the account is at {last.date}, a day that the prices do not have: bring them back, or begin "
-                    "another account with --from"
-                )
+            refuse(
+                self.bar < 0 or str(process.panel.dates[self.bar]) != last.date,
+                f"the account is at {last.date}, a day that the prices do not have: bring them back, or begin "
+                "another account with --from",
+            )
 
     def evenings(self, until: int) -> Iterator[DailyAccount]:
         """Evenings after the last one, up to and including that of a bar."""

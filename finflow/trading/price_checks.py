@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.errors import ConfigError, MarketError, first_few
+from finflow.errors import ConfigError, MarketError, first_few, refuse
 from finflow.market.bar_frequency import BARS_PER_YEAR, WEEKLY, bars_per_year
 from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import describe_halts, in_words, split_of
@@ -135,17 +135,18 @@ def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, con
     newest = panel.dates[-1].astype(dt.date)
     missed = calendar.sessions(newest, today)
     limit = config.trading.max_age
-    if len(missed) > limit:
-        remedy = {
-            "yfinance": "run it again when Yahoo has them",
-            "csv": "bring market.path up to date",
-            "parquet": "bring market.path up to date",
-        }.get(config.market.source, "train on a source that goes on")
-        sessions = "session has" if len(missed) == 1 else "sessions have"
-        raise MarketError(
-            f"the newest prices are of {newest}, and {len(missed)} {sessions} passed until {today} (trading.max_age = "
-            f"{limit}): {remedy}, or decide as of then with --date {newest}"
-        )
+    remedy = {
+        "yfinance": "run it again when Yahoo has them",
+        "csv": "bring market.path up to date",
+        "parquet": "bring market.path up to date",
+    }.get(config.market.source, "train on a source that goes on")
+    sessions = "session has" if len(missed) == 1 else "sessions have"
+    refuse(
+        len(missed) > limit,
+        f"the newest prices are of {newest}, and {len(missed)} {sessions} passed until {today} (trading.max_age = "
+        f"{limit}): {remedy}, or decide as of then with --date {newest}",
+        MarketError,
+    )
     age = {0: "", 1: ", one session old"}.get(len(missed), f", {len(missed)} sessions old")
     return Check("age", True, f"the newest bar is of {newest}{age}; sessions are those of {calendar.name}")
 
@@ -199,10 +200,11 @@ def check_drift(market: LiveMarket, config: Config, accepted: bool) -> Check:
         f"{name} is {value:+.1f}, {distance:.1f} training deviations outside its range in training ({low:+.1f} to "
         f"{high:+.1f})"
     )
-    if distance > limit and not accepted:
-        raise MarketError(
-            f"{finding}, beyond trading.drift_limit = {limit:g}: check the prices, or go on with --accept-drift"
-        )
+    refuse(
+        distance > limit and not accepted,
+        f"{finding}, beyond trading.drift_limit = {limit:g}: check the prices, or go on with --accept-drift",
+        MarketError,
+    )
     others = f"; {len(outside) - 1} more lie outside, by less" if len(outside) > 1 else ""
     return Check("features", bool(distance <= limit), finding + others)
 

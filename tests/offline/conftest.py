@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,6 +28,10 @@ SMALL: dict[str, object] = {
     "env.episode_length": 25,
     "train.offline_episodes": 40,
 }
+
+
+Make = Callable[..., Any]
+"""Makes a `Small` with changed keys."""
 
 
 class Small(NamedTuple):
@@ -53,6 +57,15 @@ def make_small(panel: MarketPanel | None = None, **changes: object) -> Small:
     return Small(config, process, range(train_end))
 
 
+def assert_same(left: OfflineDataset, right: OfflineDataset) -> None:
+    """Every column has the same bits, type and shape, and the meta is the same."""
+    assert left.arrays().keys() == right.arrays().keys()
+    for name, column in left.arrays().items():
+        other = getattr(right, name)
+        assert (other.dtype, other.shape, other.tobytes()) == (column.dtype, column.shape, column.tobytes()), name
+    assert left.meta == right.meta
+
+
 def assert_priced(world: Small, data: OfflineDataset, rows: range) -> None:
     """The rows of one episode are those of the process that the environment uses, decision by decision."""
     process, first = world.process, slice(rows.start, rows.start + 1)
@@ -69,20 +82,17 @@ def assert_priced(world: Small, data: OfflineDataset, rows: range) -> None:
 
 
 @pytest.fixture(scope="session")
-def small_of() -> Callable[..., Small]:
-    """``make_small``."""
+def small_of() -> Make:
     return make_small
 
 
 @pytest.fixture(scope="session")
 def small() -> Small:
-    """The small collection as it is."""
     return make_small()
 
 
 @pytest.fixture(scope="session")
 def dataset(small: Small) -> OfflineDataset:
-    """What it collects."""
     return small.collect()
 
 

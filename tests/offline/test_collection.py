@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,10 @@ from finflow.offline.collection import (
 )
 from finflow.offline.dataset import DECISIONS, OfflineDataset, episode_ends, lambda_returns
 from finflow.strategies.behaviour import SETTINGS
-from tests.offline.conftest import assert_priced
+from tests.offline.conftest import Make, assert_priced, assert_same
 
 EPISODES, LENGTH, K = 40, 25, 6
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
-
-
-def assert_equal(left: OfflineDataset, right: OfflineDataset) -> None:
-    for name, column in left.arrays().items():
-        np.testing.assert_array_equal(getattr(right, name), column)
-    assert left.meta == right.meta
 
 
 def by_episode(column: Any) -> Any:
@@ -40,9 +33,9 @@ def by_episode(column: Any) -> Any:
 
 
 def test_the_same_seed_collects_the_same_data_and_another_seed_other_data(
-    small: Any, small_of: Callable[..., Any], dataset: OfflineDataset
+    small: Any, small_of: Make, dataset: OfflineDataset
 ) -> None:
-    assert_equal(small.collect(), dataset)
+    assert_same(small.collect(), dataset)
     other = small_of(train__seed=1).collect()
     assert not np.array_equal(other.bar, dataset.bar)
     assert not np.array_equal(other.action, dataset.action)
@@ -97,7 +90,7 @@ def test_every_action_lies_in_the_interior_of_the_simplex(dataset: OfflineDatase
 
 
 @LAGS
-def test_every_transition_is_priced_by_the_ledger(small_of: Callable[..., Any], lag: int) -> None:
+def test_every_transition_is_priced_by_the_ledger(small_of: Make, lag: int) -> None:
     """One episode of each source."""
     world = small_of(env__execution_lag=lag)
     data = world.collect()
@@ -106,16 +99,14 @@ def test_every_transition_is_priced_by_the_ledger(small_of: Callable[..., Any], 
         assert_priced(world, data, range(first, first + LENGTH))
 
 
-def test_prices_after_the_training_window_decide_nothing(
-    small: Any, small_of: Callable[..., Any], dataset: OfflineDataset
-) -> None:
+def test_prices_after_the_training_window_decide_nothing(small: Any, small_of: Make, dataset: OfflineDataset) -> None:
     close, end = small.process.panel.close.copy(), small.window.stop
     close[end:] *= np.random.default_rng(0).uniform(0.5, 2.0, size=close[end:].shape)
-    assert_equal(small_of(replace(small.process.panel, close=close)).collect(), dataset)
+    assert_same(small_of(replace(small.process.panel, close=close)).collect(), dataset)
 
 
 @LAGS
-def test_a_behaviour_knows_only_its_information_set(small: Any, small_of: Callable[..., Any], lag: int) -> None:
+def test_a_behaviour_knows_only_its_information_set(small: Any, small_of: Make, lag: int) -> None:
     """Every price after bar t - lag is another; at lag 0 the portfolio has drifted there, and is known."""
     now, decided = 500, []
     for shock in (1.0, 2.0):
@@ -129,7 +120,7 @@ def test_a_behaviour_knows_only_its_information_set(small: Any, small_of: Callab
 
 @LAGS
 def test_no_decision_names_an_asset_that_is_not_known_to_be_listed(
-    small: Any, small_of: Callable[..., Any], tmp_path: Path, lag: int
+    small: Any, small_of: Make, tmp_path: Path, lag: int
 ) -> None:
     """Of behaviour and of a user's own, which are smoothed over what is listed; and nothing else is held."""
     close = small.process.panel.close.copy()

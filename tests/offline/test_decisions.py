@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from finflow.config import LENSES
 from finflow.env.coverage import smooth
 from finflow.errors import ConfigError
 from finflow.offline.collection import made_by
-from finflow.offline.data_card import card_lines
-from finflow.offline.dataset import DECISIONS, OfflineDataset, load_dataset, save_dataset
+from finflow.offline.dataset import DECISIONS, OfflineDataset, card_lines, load_dataset, save_dataset
 from finflow.offline.imported_decisions import read_decisions
-from tests.offline.conftest import assert_priced
+from tests.offline.conftest import Make, assert_priced
 
 K, LENGTH = 6, 25
 ROWS = """date,AAPL,JNJ,GE,cash
@@ -35,7 +33,7 @@ LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 
 
 @pytest.fixture
-def given(tmp_path: Path, small_of: Callable[..., Any]) -> Callable[..., Any]:
+def given(tmp_path: Path, small_of: Make) -> Make:
     """The small world with a file of decisions, and few other episodes."""
 
     def make(text: str = ROWS, name: str = "mine.csv", **changes: object) -> Any:
@@ -61,9 +59,7 @@ def prices_of(world: Any, bar: int) -> NDArray[np.float64]:
 
 
 @LAGS
-def test_a_row_fills_a_lag_after_its_date_and_between_rows_the_portfolio_is_held(
-    given: Callable[..., Any], lag: int
-) -> None:
+def test_a_row_fills_a_lag_after_its_date_and_between_rows_the_portfolio_is_held(given: Make, lag: int) -> None:
     world = given(env__execution_lag=lag)
     data = own(world.collect())
     stated = {
@@ -82,7 +78,7 @@ def test_a_row_fills_a_lag_after_its_date_and_between_rows_the_portfolio_is_held
 
 
 @LAGS
-def test_decisions_are_priced_by_the_ledger(given: Callable[..., Any], lag: int) -> None:
+def test_decisions_are_priced_by_the_ledger(given: Make, lag: int) -> None:
     world = given(env__execution_lag=lag)
     data = own(world.collect())
     starts = np.flatnonzero(np.diff(data.episode, prepend=-1))
@@ -91,7 +87,7 @@ def test_decisions_are_priced_by_the_ledger(given: Callable[..., Any], lag: int)
         assert_priced(world, data, range(first, stop))
 
 
-def test_what_was_bought_once_earns_what_the_prices_say(given: Callable[..., Any]) -> None:
+def test_what_was_bought_once_earns_what_the_prices_say(given: Make) -> None:
     """Free of costs and penalties, the rewards sum to the log growth of the shares bought, through every episode."""
     world = given("date,AAPL,JNJ\n2007-08-01,0.5,0.5\n", **PRICES_ALONE)
     data = own(world.collect())
@@ -102,9 +98,7 @@ def test_what_was_bought_once_earns_what_the_prices_say(given: Callable[..., Any
     assert data.reward.sum(dtype=np.float64) == pytest.approx(growth, abs=1e-6)
 
 
-def test_they_are_a_family_of_no_expert_beside_the_unchanged_behaviour(
-    given: Callable[..., Any], dataset: OfflineDataset
-) -> None:
+def test_they_are_a_family_of_no_expert_beside_the_unchanged_behaviour(given: Make, dataset: OfflineDataset) -> None:
     data = given(train__offline_episodes=40).collect()
     assert len(LENSES) <= DECISIONS
     for name, column in dataset.arrays().items():
@@ -117,7 +111,7 @@ def test_they_are_a_family_of_no_expert_beside_the_unchanged_behaviour(
     assert data.meta["card"]["families"]["decisions"]["transitions"] == file["transitions"]
 
 
-def test_the_last_portfolio_before_the_features_is_what_is_held_at_first(given: Callable[..., Any]) -> None:
+def test_the_last_portfolio_before_the_features_is_what_is_held_at_first(given: Make) -> None:
     world = given("date,AAPL,JNJ\n2006-06-01,1,0\n2007-08-01,0.5,0.5\n", **PRICES_ALONE)
     data, start = own(world.collect()), world.process.decision_bars(world.window).start
     assert data.bar[0] == start
@@ -127,7 +121,7 @@ def test_the_last_portfolio_before_the_features_is_what_is_held_at_first(given: 
     np.testing.assert_array_equal(data.action[0], data.portfolio[0, :K])
 
 
-def test_rows_after_the_training_window_decide_nothing_and_are_told(given: Callable[..., Any]) -> None:
+def test_rows_after_the_training_window_decide_nothing_and_are_told(given: Make) -> None:
     """Even what could never be a portfolio: of later rows only the date is read."""
     before, after = (given(ROWS + later) for later in ("", "2008-07-01,7,what,,0\n2010-01-04,1,0,0,0\n"))
     first, second = before.collect(), after.collect()
@@ -139,7 +133,7 @@ def test_rows_after_the_training_window_decide_nothing_and_are_told(given: Calla
 
 
 @LAGS
-def test_prices_that_come_later_change_no_decision(given: Callable[..., Any], lag: int) -> None:
+def test_prices_that_come_later_change_no_decision(given: Make, lag: int) -> None:
     world = given(env__execution_lag=lag)
     now, found = bar_of(world, "2008-01-02"), []
     for shock in (1.0, 1.5):
@@ -153,9 +147,7 @@ def test_prices_that_come_later_change_no_decision(given: Callable[..., Any], la
     assert not np.array_equal(second.reward, first.reward)
 
 
-def test_a_dataset_made_with_other_decisions_is_refused_but_the_file_may_move(
-    given: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_dataset_made_with_other_decisions_is_refused_but_the_file_may_move(given: Make, tmp_path: Path) -> None:
     world = given()
     save_dataset(tmp_path / "data.npz", world.collect())
     moved = given(name="moved.csv")
@@ -188,7 +180,7 @@ def test_a_dataset_made_with_other_decisions_is_refused_but_the_file_may_move(
         ('date,AAPL\n"2007-08-01,1\n', "is not a CSV file"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(given: Callable[..., Any], text: str, words: str) -> None:
+def test_a_mistake_is_named_with_its_line(given: Make, text: str, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
         given(text).collect()
     message = str(raised.value)

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from finflow.config import load_config
-from finflow.preferences.judged_pairs import DrawnPair, Judge, judge_pairs
+from finflow.preferences.judged_pairs import DrawnPair, Judge, judge_pairs, make_questions
 from finflow.preferences.pairs import PortfolioPath, SegmentMarket
 from finflow.preferences.preference_reward import PairTensors, pair_tensors
-from finflow.preferences.web_page.answer_server import AnswerServer
-from finflow.preferences.web_page.answer_session import (
+from finflow.preferences.web_page.answer_server import (
+    AnswerServer,
     AnswerSession,
     answers_so_far,
-    make_questions,
     page_html,
 )
 from finflow.training.data.training_data import TrainingData, prepare
@@ -52,7 +51,6 @@ def _quick_models(few_epochs: None) -> None: ...
 
 
 def small_options() -> list[str]:
-    """The small market on a command line."""
     keys = [f"{name}={' '.join(value) if isinstance(value, list) else value}" for name, value in SMALL.items()]
     return [word for name in keys for word in ("--set", name)]
 
@@ -82,7 +80,6 @@ def small_data() -> TrainingData:
 
 @pytest.fixture(scope="session")
 def small_market(small_data: TrainingData) -> SegmentMarket:
-    """Its training window."""
     return SegmentMarket(small_data.process, small_data.split.train, small_data.config)
 
 

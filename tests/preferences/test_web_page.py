@@ -1,4 +1,7 @@
-"""The page on which a person answers pairs: its questions, its file, its server, and what the server refuses."""
+"""The page on which a person answers pairs: its questions, its file, its server, and what the server refuses.
+
+In a real browser a person clicks and types through it, and sees all of it.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,16 @@ from matplotlib.figure import Figure
 
 from finflow.errors import OutputError
 from finflow.files import in_use
-from finflow.preferences.judged_pairs import DrawnPair, judge_pairs, make_judge
+from finflow.preferences.judged_pairs import DrawnPair, judge_pairs, make_judge, make_questions
 from finflow.preferences.pairs import PortfolioPath, SegmentMarket, read_pairs, write_pairs
-from finflow.preferences.web_page import answer_session
-from finflow.preferences.web_page.answer_server import TOKEN_HEADER, AnswerServer
-from finflow.preferences.web_page.answer_session import (
+from finflow.preferences.web_page import answer_server
+from finflow.preferences.web_page.answer_server import (
+    TOKEN_HEADER,
+    AnswerServer,
     AnswerSession,
     answers_so_far,
-    make_questions,
 )
+from tests.browser import DESK, PHONE, Browser, open_browser
 from tests.commands import refusal
 from tests.preferences.conftest import served, small_options
 
@@ -199,10 +203,10 @@ def test_both_paths_are_drawn_on_one_scale(
     path_of: Callable[..., PortfolioPath], questions: Questions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Callable[[Figure], None]] = []
-    monkeypatch.setattr(answer_session, "render", lambda draw, height: drawn.append(draw) or b"")
+    monkeypatch.setattr(answer_server, "render", lambda draw, height: drawn.append(draw) or b"")
     flat, short = (path_of([0.0] * 5), path_of([0.0] * 5)), (path_of([-0.5, 1.0], 2.0), path_of([0.0, 0.1]))
     for paths in (flat, short, questions[0].shown):
-        answer_session.draw_paths(paths, ("A", "B", "C")[: paths[0].filled.shape[1] - 1])
+        answer_server.draw_paths(paths, ("A", "B", "C")[: paths[0].filled.shape[1] - 1])
         drawn[-1](figure := Figure())
         for left, right in np.array(figure.axes).reshape(4, 2):
             assert left.get_ylim() == right.get_ylim()
@@ -269,3 +273,93 @@ def test_the_command_serves_until_ctrl_c_and_keeps_others_off_the_file(tmp_path:
     assert out == "1 answers added to pairs.jsonl; 2 of 3 pairs are not answered\n"
     assert os.listdir(tmp_path) == ["pairs.jsonl"]
     assert len(read_pairs([tmp_path / "pairs.jsonl"]).pairs) == 1
+
+
+SHOWN = "document.getElementById('state').dataset.question"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    opened = open_browser(tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(browser: Browser, tmp_path: Path, questions: tuple[DrawnPair, ...]) -> Iterator[Browser]:
+    """The page of four questions."""
+    with served(tmp_path / "pairs.jsonl", questions[:4]) as server:
+        browser.open(server.url)
+        yield browser
+
+
+def click(page: Browser, act: str) -> None:
+    """Press a button with the mouse, at the place where a reader sees it."""
+    box = page.evaluate(
+        f"(() => {{const box = document.querySelector('[data-act={act}]').getBoundingClientRect(); "
+        "return [box.x + box.width / 2, box.y + box.height / 2]})()"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        page.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+
+def press(page: Browser, key: str) -> None:
+    for kind in ("keyDown", "keyUp"):
+        page.call("Input.dispatchKeyEvent", type=kind, key=key)
+
+
+def wait_for(page: Browser, condition: str) -> None:
+    page.evaluate(
+        f"new Promise((done, late) => {{const look = () => {condition} ? done(1) : setTimeout(look, 20); look(); "
+        "setTimeout(() => late('not within ten seconds'), 10000)})"
+    )
+
+
+@pytest.mark.usefixtures("images")
+def test_three_pairs_are_answered_by_mouse_and_keys(
+    page: Browser, tmp_path: Path, questions: tuple[DrawnPair, ...]
+) -> None:
+    file = tmp_path / "pairs.jsonl"
+    click(page, "left")
+    wait_for(page, f"{SHOWN} === '1'")
+    press(page, "ArrowDown")
+    wait_for(page, f"{SHOWN} === '2'")
+    press(page, "ArrowRight")
+    wait_for(page, f"{SHOWN} === '3'")
+    told = read_pairs([file]).pairs
+    assert told == (questions[0].answered("left"), questions[1].answered("tie"), questions[2].answered("right"))
+    assert page.evaluate("document.getElementById('count').textContent").startswith("3 of 4 answered")
+    press(page, "u")
+    wait_for(page, f"{SHOWN} === '2'")
+    assert read_pairs([file]).pairs == told[:2]
+    click(page, "skip")
+    wait_for(page, f"{SHOWN} === '3'")
+    click(page, "right")
+    wait_for(page, f"{SHOWN} === 'null'")
+    assert page.evaluate("document.querySelector('h1').textContent") == "No pair is left"
+    assert page.evaluate("[...document.querySelectorAll('button:not(:disabled)')].map(e => e.dataset.act)") == ["undo"]
+    assert len(read_pairs([file]).pairs) == 3
+    assert page.complaints == []
+
+
+@pytest.mark.usefixtures("images")
+def test_what_the_server_refuses_is_told_on_the_page(page: Browser, tmp_path: Path) -> None:
+    page.evaluate("document.body.dataset.token = 'old', 1")
+    press(page, "ArrowLeft")
+    wait_for(page, "!document.getElementById('message').hidden")
+    assert "load it again" in page.evaluate("document.getElementById('message').textContent")
+    assert page.evaluate(SHOWN) == "0"
+    assert not (tmp_path / "pairs.jsonl").exists()
+
+
+@pytest.mark.usefixtures("images")
+def test_both_paths_are_drawn_in_full_in_light_and_dark(page: Browser) -> None:
+    looks = set()
+    for scheme in ("light", "dark"):
+        for width in (PHONE, DESK):
+            found = page.measured(width, scheme)
+            assert found["over"] == 0, f"{width} pixels, {scheme}"
+            looks.add(found["ground"])
+    assert len(looks) == 2
+    assert page.evaluate("document.querySelector('img.charts').naturalWidth") > 1000
+    assert page.complaints == []

@@ -45,9 +45,6 @@ def run(strategy: Strategy, close: FloatArray) -> FloatArray:
     return np.array(rows)[:, :-1]
 
 
-# Written from the papers ----------------------------------------------------------------------------------------------
-
-
 def onto_simplex(vector: list[float]) -> list[float]:
     """The closest portfolio, its threshold by root finding."""
     low, high = min(vector) - 1.0, max(vector)
@@ -125,9 +122,6 @@ def test_portfolios_are_those_of_the_paper(
     """Projections in the two implementations differ by up to 1e-10: OLMAR's steps are of a size of 1e4."""
     close = prices(seed)
     np.testing.assert_allclose(run(make(), close), paper(close), rtol=0, atol=1e-9)
-
-
-# What holds for all ---------------------------------------------------------------------------------------------------
 
 
 @EACH

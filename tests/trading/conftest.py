@@ -56,16 +56,13 @@ class Trained:
         return ["--mode", mode, "--resume", str(self.run), *sets]
 
     def decide(self, *options: str) -> int:
-        """Call `--mode decide` on it."""
         return main([*self.options("decide"), "--i-know", *options])
 
     def paper(self, *options: str) -> int:
-        """Call `--mode paper` on it."""
         return main([*self.options("paper"), *options])
 
     @property
     def log(self) -> Path:
-        """Log of its decisions."""
         return self.run / "trading" / "state.jsonl"
 
     def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
@@ -73,7 +70,6 @@ class Trained:
         return [one for one in HashedLog.read(self.log).entries if kind in (None, one["kind"])]
 
     def decision(self, day: str) -> dict[str, Any]:
-        """Content of `decision.json` of a day."""
         found: dict[str, Any] = json.loads((self.run / "trading" / day / "decision.json").read_text("utf-8"))
         return found
 
@@ -85,7 +81,6 @@ class Trained:
         return decide_mode.decide(Request((self.run,), given, date=date, accept_verdict=True, broker="paper")).decision
 
     def price_table(self) -> pd.DataFrame:
-        """Its prices, by date and asset."""
         return pd.read_csv(self.prices, index_col=0)
 
     def replayed(self, **keys: object) -> tuple[list[dict[str, Any]], Backtest]:

@@ -54,12 +54,10 @@ class Desk:
     table: pd.DataFrame
 
     def options(self) -> tuple[str, ...]:
-        """Those of a decision."""
         options = self.trained.options("decide", trading__alpaca__address=self.fake.address)
         return (*options, "--broker", "alpaca", "--i-know")
 
     def publish(self, day: str) -> None:
-        """Have prices up to a day."""
         self.table.loc[:day].to_csv(self.trained.prices)
 
     def fill(self, day: str, parts: dict[str, float] | None = None) -> None:
@@ -81,7 +79,6 @@ class Desk:
 
 @pytest.fixture
 def desk(trained: Trained, fake: FakeAlpaca) -> Desk:
-    """On the first day, after its close."""
     made = Desk(trained, fake, trained.price_table())
     made.publish(DAYS[0])
     return made

@@ -111,10 +111,9 @@ class BCell(ActingAgent):
 
     def step_policy(self, temperature: Tensor, point: UpdatePoint) -> Metrics:
         """Step along the policy's computed gradients, and tune the temperature down its loss where it is tuned."""
-        norm = step(self.policy_optimiser, self.config.gradient_norm)
         if point.alpha is None and self.config.alpha_mode == "auto":
             gradient_step(temperature, self.alpha_optimiser)
-        return {"policy_gradient": norm}
+        return {"policy_gradient": step(self.policy_optimiser, self.config.gradient_norm)}
 
     def step_critics(self, cql_weight: Tensor | None) -> Metrics:
         """Step along the critics' computed gradients, tune the penalty's weight, and move the targets."""
@@ -136,9 +135,11 @@ class BCell(ActingAgent):
             critic.level.add_(rate * error.nan_to_num(0.0, 0.0, 0.0))
 
     def logged(self, coefficients: Coefficients) -> Metrics:
-        scale = coefficients.alpha.new_tensor(self.advantage_scale)
-        effective = coefficients.effective_alpha
-        return {"alpha": coefficients.alpha, "advantage_scale": scale, "effective_alpha": effective}
+        return {
+            "alpha": coefficients.alpha,
+            "advantage_scale": coefficients.alpha.new_tensor(self.advantage_scale),
+            "effective_alpha": coefficients.effective_alpha,
+        }
 
     def save(self, path: str | Path) -> None:
         """Write the agent as one verified safetensors file."""

@@ -11,7 +11,7 @@ Chen et al. (2016), Training Deep Nets with Sublinear Memory Cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -90,8 +90,7 @@ class CriticEnsemble(nn.Module):
 
     def encode(self, states: States) -> Encoding:
         """Encode states once, to value many portfolios in them."""
-        encoding: Encoding = self._run(self.encoder, states)
-        return encoding
+        return cast(Encoding, self._run(self.encoder, states))
 
     def value(
         self,

@@ -27,11 +27,27 @@ LOG_DENSITY_AT_CENTRE = -0.5 * math.log(2.0 * math.pi)  # of the standard normal
 
 
 @dataclass(frozen=True)
-class LogisticNormal:
-    """A batch of logistic-normal distributions."""
+class _Normal:
+    """A batch of distributions whose coordinates are normal, and independent of one another."""
 
-    location: Tensor  # (batch, K - 1): mean of z; the centre of the distribution is its softmax
-    log_scale: Tensor  # (batch, K - 1): log of the standard deviation of z
+    location: Tensor  # (batch, d): the mean
+    log_scale: Tensor  # (batch, d), or (d,) where it is common to all: log of the standard deviation
+
+    @torch.no_grad()
+    def draw_action(self, generator: Generator) -> Tensor:
+        """Draw coordinates, (batch, d), which are the actions of on-policy learning; not held to the bounds of a task.
+
+        Densities of log ratios and those of weights differ by a Jacobian that is the same for every policy, and drops
+        out of every ratio and KL.
+        """
+        noise = standard_normal(tuple(self.location.shape), generator, self.location)
+        return torch.addcmul(self.location, noise, self.log_scale.exp())
+
+
+@dataclass(frozen=True)
+class LogisticNormal(_Normal):
+    """A batch of logistic-normal distributions, d = K - 1; the centre of each is the softmax of its location."""
+
     listed: Tensor | None = None  # (batch, K - 1): assets that it is about, or all; the others' location is `UNLISTED`
 
     @property
@@ -74,16 +90,6 @@ class LogisticNormal:
         coordinates = log_weights[..., :-1] - log_weights[..., -1:]
         standard = (coordinates - self.location) * (-self.log_scale).exp()
         return sampled_density(standard, self.log_scale, log_weights, self.listed)
-
-    @torch.no_grad()
-    def draw_action(self, generator: Generator) -> Tensor:
-        """Draw log ratios, (batch, K - 1), which are the actions of on-policy learning.
-
-        Their densities and those of weights differ by a Jacobian that is the same for every policy, and drops out of
-        every ratio and KL.
-        """
-        noise = standard_normal(tuple(self.location.shape), generator, self.location)
-        return torch.addcmul(self.location, noise, self.log_scale.exp())
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Log of the joint density of log ratios (batch, K - 1), (batch,)."""
@@ -140,20 +146,8 @@ class Categorical:
 
 
 @dataclass(frozen=True)
-class DiagonalNormal:
-    """A batch of normal distributions (batch, d), independent in each dimension.
-
-    Log deviations (d,) are common to all.
-    """
-
-    location: Tensor
-    log_scale: Tensor
-
-    def draw_action(self, generator: Generator) -> Tensor:
-        """Draw actions, (batch, d); not held to the bounds of the task."""
-        with torch.no_grad():
-            noise = standard_normal(tuple(self.location.shape), generator, self.location)
-            return torch.addcmul(self.location, noise, self.log_scale.exp())
+class DiagonalNormal(_Normal):
+    """A batch of normal distributions (batch, d), independent in each dimension; log deviations are common to all."""
 
     def mode(self) -> Tensor:
         return self.location

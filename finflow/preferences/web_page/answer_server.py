@@ -1,26 +1,229 @@
-"""Local server of the page: bound to 127.0.0.1, for requests of its own page alone.
+"""Page on which a person answers pairs: questions, the file of the answers, the HTML, and the local server.
 
-Other pages in the same browser can send requests to it too. Those that come by another host name (DNS rebinding) are
-refused by their Host header, those of another page by Origin, and answers need a token that only the page has
-(cross-site request forgery).
+A question shows two paths side by side, without the names of their strategies, which would bias the answer.
+
+The server is bound to 127.0.0.1, for requests of its own page alone. Other pages in the same browser can send requests
+to it too: those by another host name (DNS rebinding) are refused by their Host header, those of another page by Origin,
+and answers need a token that only the page has (cross-site request forgery).
 """
 
 from __future__ import annotations
 
+import base64
+import functools
 import hmac
 import json
 import secrets
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from finflow.errors import FinflowError
-from finflow.preferences.judged_pairs import Choice
-from finflow.preferences.web_page.answer_session import AnswerSession, StaleQuestionError
+from finflow.errors import FinflowError, OutputError, refuse
+from finflow.evaluation.page.drawing import (
+    AREA_COLOURS,
+    BLUE,
+    GREY,
+    VERMILION,
+    legend_of_figure,
+    percent_axis,
+    render,
+)
+from finflow.evaluation.page.page_numbers import show
+from finflow.evaluation.report.figures import stack_assets
+from finflow.evaluation.statistics.metrics import drawdown_series
+from finflow.files import read_text_input, write_atomically
+from finflow.line_file import append_line
+from finflow.preferences.judged_pairs import Choice, DrawnPair, measure
+from finflow.preferences.pairs import NAME, Pair, PortfolioPath, read_pairs
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from matplotlib.figure import Figure
+
+
+class StaleQuestionError(FinflowError):
+    """An answer to a question that is not the one asked: of another tab, or of a key that was pressed twice."""
+
+
+class AnswerSession:
+    """Questions, and the file that their answers are added to at once.
+
+    A question is answered when the file has its pair, so that a session goes on where the file ends. Skipped questions
+    are not in the file, and are asked again in the next session. Threads may share a session. The file has lines of
+    JSON, and is made by the first answer; the answers ``before`` are those that `answers_so_far` finds in it.
+    """
+
+    def __init__(self, file: Path, questions: Sequence[DrawnPair], before: Sequence[Pair]) -> None:
+        self.file, self.questions = file, questions
+        self._lock = threading.Lock()
+        told = {frozenset((pair.first, pair.second)) for pair in before}
+        self._before = {number for number, one in enumerate(questions) if frozenset(one.segments) in told}
+        #: Question -> its answer, None where it was skipped, of this session; the latest last.
+        self._dealt: dict[int, Pair | None] = {}
+
+    @property
+    def current(self) -> int | None:
+        """Number of the question to ask; None when all are answered or skipped."""
+        done = self._before | self._dealt.keys()
+        return next((number for number in range(len(self.questions)) if number not in done), None)
+
+    @property
+    def skipped(self) -> int:
+        """Questions that were skipped."""
+        return sum(pair is None for pair in self._dealt.values())
+
+    @property
+    def answered(self) -> int:
+        """Questions of the list that are answered, those of earlier sessions too."""
+        return len(self._before) + len(self._dealt) - self.skipped
+
+    @property
+    def can_undo(self) -> bool:
+        """True where there is an answer or a skip of this session to take back."""
+        return bool(self._dealt)
+
+    def line(self) -> str:
+        """The session at its beginning, in a line."""
+        answered = f", {len(self._before):,} of them answered before" if self._before else ""
+        return f"{len(self.questions):,} pairs{answered}; answers are added to {self.file}"
+
+    def act(self, number: int | None, act: Choice | Literal["skip", "undo"]) -> None:
+        """Answer the question that a person saw, skip it until the next session, or take back what was done last.
+
+        Raises StaleQuestionError if another question is asked now; OutputError if the file cannot be written: nothing
+        has changed then.
+        """
+        with self._lock:
+            if number != self.current:
+                raise StaleQuestionError("the page is out of date: another question is shown now")
+            if act == "undo":
+                if self._dealt:
+                    last, pair = next(reversed(self._dealt.items()))
+                    if pair:
+                        self._drop(pair.line())
+                    del self._dealt[last]
+            elif number is not None:
+                pair = None if act == "skip" else self.questions[number].answered(act)
+                if pair:
+                    append_line(self.file, pair.line())
+                self._dealt[number] = pair
+
+    def _drop(self, line: str) -> None:
+        content = read_text_input(self.file, NAME, OutputError)
+        refuse(
+            not content.endswith(f"\n{line}\n") and content != f"{line}\n",
+            f"{self.file} ends with another line than the one to take back: something else wrote it",
+            OutputError,
+        )
+        write_atomically(self.file, content.removesuffix(f"{line}\n"))
+
+    def close(self) -> str:
+        """Take no more answers, and tell the session in a line."""
+        self._lock.acquire()  # for good: an answer that is being written is finished first
+        added, count = self.answered - len(self._before), len(self.questions)
+        return f"{added:,} answers added to {self.file}; {count - self.answered:,} of {count:,} pairs are not answered"
+
+
+def answers_so_far(file: Path) -> tuple[Pair, ...]:
+    """Answers in a file that a session goes on with; none where it does not exist or is empty.
+
+    Raises FinflowError if it is named as a CSV file, or a line of it is no pair.
+    """
+    refuse(
+        file.suffix.lower() == ".csv",
+        f"answers are added to files of JSON lines, not to {file}: name one that ends with .jsonl",
+    )
+    if not file.exists() or (file.is_file() and not file.stat().st_size):
+        return ()
+    return read_pairs([file]).pairs
+
+
+STYLES = "finflow.evaluation.page"  # whose style sheet the page begins with
+SMALLEST_RANGE = 0.01  # of an axis: below it, noise would fill a chart
+FACTS = (
+    ("return", "return", "%", True),
+    ("max drawdown", "drawdown", "%", False),
+    ("largest loss", "loss", "%", False),
+    ("volatility a year", "volatility", "%", False),
+    ("turnover a year", "turnover", "×", False),
+)
+"""Name on the page, name among a judge's measures, unit, and whether a sign is shown."""
+
+
+def page_html(
+    session: AnswerSession,
+    template: str = "question.html.j2",
+    *,
+    assets: Sequence[str],
+    bars_per_year: int,
+    **facts: str,
+) -> str:
+    """HTML of the question that is asked: the part of the page that changes with every answer, or the whole page.
+
+    ``pair_page.html.j2`` is the template of the whole page, whose facts are the ``token`` that answers carry, and the
+    ``nonce`` of its style and script. ``assets`` leave cash out.
+    """
+    number = session.current
+    panels: list[dict[str, object]] = []
+    image = ""
+    if number is not None:
+        shown = session.questions[number].shown
+        image = base64.b64encode(draw_paths(shown, assets)).decode("ascii")
+        measures = [measure(path, bars_per_year) for path in shown]
+        panels = [
+            {
+                "side": side,
+                "span": f"{len(path)} holding periods, ending {path.dates[0]} to {path.dates[-1]}",
+                "facts": [(name, show(found[key], unit, 1, plus=plus)) for name, key, unit, plus in FACTS],
+            }
+            for side, path, found in zip(("Left", "Right"), shown, measures, strict=True)
+        ]
+    state = {"session": session, "number": number, "panels": panels, "image": image, **facts}
+    return _environment().get_template(template).render(state)
+
+
+def draw_paths(paths: tuple[PortfolioPath, PortfolioPath], assets: Sequence[str]) -> bytes:
+    """Draw equity, drawdown, weights and turnover of two paths side by side, on the same scales, as PNG."""
+    held = np.sum([path.filled[:, :-1].mean(axis=0) for path in paths], axis=0)
+    top = [int(column) for column in np.argsort(-held, kind="stable")[: len(AREA_COLOURS)]]
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(4, 2, sharex="col", sharey="row", height_ratios=(4, 2, 3, 2))
+        for side, (equity, drawdown, weights, turnover), path in zip(("Left", "Right"), grid.T, paths, strict=True):
+            days = np.concatenate([path.dates[:1] - 1, path.dates])
+            equity.set_title(side)
+            equity.plot(days, np.cumprod(np.append(1.0, 1.0 + path.returns)), color=BLUE)
+            equity.axhline(1.0, color=GREY, linestyle="--", linewidth=0.8)
+            drawdown.fill_between(days, np.append(0.0, drawdown_series(path.returns)), color=VERMILION, alpha=0.45)
+            stack_assets(weights, path.dates, path.filled, assets, top)
+            turnover.fill_between(path.dates, path.turnover, step="mid", color=BLUE)
+            turnover.set_xlim(days[0], days[-1])
+        for axes, name in zip(grid[:, 0], ("value of 1", "drawdown", "weights", "turnover"), strict=True):
+            axes.set_ylabel(name)
+            low, high = axes.get_ylim()
+            spare = max(0.5 * (SMALLEST_RANGE - (high - low)), 0.0)
+            axes.set_ylim(low - spare, high + spare)
+        for axes in grid[[1, 3], 0]:
+            percent_axis(axes)
+        legend_of_figure(figure, grid[2, 0])
+
+    return render(draw, 6.5)
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    loader = ChoiceLoader([PackageLoader(__package__), PackageLoader(STYLES)])
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
 
 HOST = "127.0.0.1"
 TOKEN_HEADER = "X-Finflow-Token"

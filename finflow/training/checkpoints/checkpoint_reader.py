@@ -211,13 +211,6 @@ def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
         )
 
 
-def check_free(overrides: Mapping[str, object]) -> None:
-    """Refuse what an evaluation cannot change: a ConfigError."""
-    fixed = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
-    if fixed:
-        raise ConfigError(f"{fixed[0]} belongs to training and cannot change for an evaluation; leave it out")
-
-
 def feature_names(features: Features) -> dict[str, list[str]]:
     return {"assets": list(features.asset_names), "market": list(features.market_names)}
 

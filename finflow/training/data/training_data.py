@@ -20,15 +20,14 @@ from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import Moments
 from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
-from finflow.files import check_writable, missing_folders, remove_empty
+from finflow.files import check_writable
 from finflow.market.features.feature_set import Features, apply_features, compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel
 from finflow.offline.collection import collect, made_by
-from finflow.offline.data_card import card_lines
-from finflow.offline.dataset import OfflineDataset, load_dataset, save_dataset
+from finflow.offline.dataset import OfflineDataset, card_lines, load_dataset, save_dataset
 from finflow.training.data.rewards import choose_reward
 
 GAPS_SHOWN = 5  # assets with gaps that are named
@@ -251,14 +250,9 @@ def offline_data(
         path = config.output.offline_dir / f"dataset-{name}.npz"
     if path.exists() and not recollect:
         return OfflineData(load_dataset(path, expected), path, reused=True)
-    made = missing_folders(path.parent)
     check_writable(path.parent, "output.offline_dir" if given is None else "folder")
-    try:
-        dataset = collect(config, process, window)
-        save_dataset(path, dataset)
-    except BaseException:
-        remove_empty(made)
-        raise
+    dataset = collect(config, process, window)
+    save_dataset(path, dataset)
     return OfflineData(dataset, path, reused=False)
 
 

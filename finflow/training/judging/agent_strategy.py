@@ -28,7 +28,7 @@ from finflow.evaluation.analysis.expert_traits import (
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
 from finflow.strategies.strategy import Information, Memo, Strategy, memoised
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_free, read_best, stored_config
+from finflow.training.checkpoints.checkpoint_reader import FREE_SECTIONS, Checkpoint, read_best, stored_config
 from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import choose_device
@@ -215,7 +215,8 @@ def load_agents(
 
     Raises ConfigError or CheckpointError if an agent cannot be used, or does not see what the others see.
     """
-    check_free(overrides)
+    if fixed := [key for key in overrides if not key.startswith(FREE_SECTIONS)]:
+        raise ConfigError(f"{fixed[0]} belongs to training and cannot change for an evaluation; leave it out")
     checkpoints = [read_best(agent) for path in paths for agent in resolve_run(path).find_agents()]
     config = stored_config(checkpoints[0], overrides)
     torch.set_num_threads(config.train.threads)
