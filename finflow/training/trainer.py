@@ -151,7 +151,7 @@ class FinFlowTrainer:
         self.train_iql()
         run.writer.save_as(PRETRAINED, run.snapshot())  # to start online phases from
         run.writer.require_written()
-        return self._evaluate(run)
+        return _evaluate(run)
 
     def train(self) -> EvaluationOutcome:
         """The whole pipeline, from wherever the state stands."""
@@ -159,16 +159,11 @@ class FinFlowTrainer:
         with pretraining_in_parallel(run):
             self.train_iql()
         self.finetune()
-        return self._evaluate(run)
+        return _evaluate(run)
 
     def agents(self) -> Agents:
         """The agent of the best checkpoint; where there is none, of a latest one that is written now."""
-        run = self._begin()
-        path = run.checkpoints.path(BEST)
-        if not path.is_file():
-            run.checkpoints.save_as(LATEST, *run.snapshot())
-            path = run.checkpoints.path(LATEST)
-        return Agents.of([read_checkpoint(path)], run.config, run.device)
+        return _agents_of(self._begin())
 
     @property
     def agent(self) -> BCell:
@@ -235,9 +230,18 @@ class FinFlowTrainer:
         start_online(run.state, self.config, self.training_data, self.device).seed_from(learner)
         run.state.counters.phase, run.state.counters.phase_update = ONLINE, 0
 
-    def _evaluate(self, run: TrainingRun) -> EvaluationOutcome:
-        run.progress.message("judging the best checkpoint on the test window")
-        with stopping_at_once():
-            outcome = judge_agents(run.training_data, self.agents(), run.folder)
-        run.log.result(hyperparameters(run.config), outcome.summary[AGENT])
-        return outcome
+
+def _agents_of(run: TrainingRun) -> Agents:
+    path = run.checkpoints.path(BEST)
+    if not path.is_file():
+        run.checkpoints.save_as(LATEST, *run.snapshot())
+        path = run.checkpoints.path(LATEST)
+    return Agents.of([read_checkpoint(path)], run.config, run.device)
+
+
+def _evaluate(run: TrainingRun) -> EvaluationOutcome:
+    run.progress.message("judging the best checkpoint on the test window")
+    with stopping_at_once():
+        outcome = judge_agents(run.training_data, _agents_of(run), run.folder)
+    run.log.result(hyperparameters(run.config), outcome.summary[AGENT])
+    return outcome
