@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +26,7 @@ TIMEOUT = 600.0  # seconds that a forked process may take, beyond ten times the 
 EXIT_TIMEOUT = 5.0  # seconds in which a process whose pipe is closed has to be gone
 
 _shared = False
-_to_parent: Connection | None = None  # of a worker process
+_listener: Callable[[tuple[str, Any]], object] | None = None  # of a worker process
 _sending = threading.Lock()
 
 
@@ -41,13 +41,6 @@ def share_cores() -> None:
     """Leave the other cores to other processes: this one is one of several at work."""
     global _shared
     _shared = True
-
-
-def _has_second_core() -> bool:
-    """Return True where a core is free; threads of operations (``train.threads``) do not survive a fork."""
-    import torch
-
-    return not _shared and torch.get_num_threads() == 1 and available_cores() > 1
 
 
 @contextmanager
@@ -67,78 +60,21 @@ def forked(part: Callable[[], R], fills_core: bool = False) -> Iterator[Callable
         Returns the result of ``part``, after the block. Where the process failed or hangs, or where processes cannot be
         forked or have no core of their own, it calls ``part`` in this process, which may raise.
     """
+    global _shared
     results: list[R] = []
     calls: ForkedCalls[None, R] | None = ForkedCalls.start(lambda _: part())
     if calls is None:
         yield part
         return
     calls.begin(None)
+    before, _shared = _shared, _shared or fills_core
     try:
-        with _one_core() if fills_core else nullcontext():
-            yield lambda: results[0] if results else part()
+        yield lambda: results[0] if results else part()
         with suppress(EOFError):  # the process ended without a result
             results.append(calls.result())
     finally:
-        calls.end()
-
-
-@contextmanager
-def _one_core() -> Iterator[None]:
-    """Leave the other core to another process during the block."""
-    global _shared
-    before, _shared = _shared, True
-    try:
-        yield
-    finally:
         _shared = before
-
-
-class ForkedCalls(Generic[S, R]):
-    """Calls of a function in a forked process, one at a time, beside work in this one.
-
-    What a call changes is there for the next one, and in that process alone.
-    """
-
-    def __init__(self, process: WorkerProcess) -> None:
-        self._process = process
-        self._began = time.monotonic()
-
-    @classmethod
-    def start(cls, function: Callable[[S], R], waited_for: bool = False) -> ForkedCalls[S, R] | None:
-        """Fork; None where processes cannot be forked, or there is no second core.
-
-        Where this process waits for each call (``waited_for``), one core is enough.
-        """
-        if not (waited_for or _has_second_core()) or not _may_fork():
-            return None
-        try:
-            return cls(WorkerProcess(function, "fork"))
-        except OSError:
-            return None
-
-    def begin(self, argument: S) -> None:
-        """Begin a call."""
-        self._began = time.monotonic()
-        with suppress(OSError):  # the process has ended: the result says so
-            self._process.send(argument)
-
-    def result(self) -> R:
-        """Wait for what the call returns.
-
-        Raises
-        ------
-        EOFError
-            If the call raised an exception, or the process failed or hangs.
-        """
-        kind, found = self._process.receive(TIMEOUT + 10.0 * (time.monotonic() - self._began))
-        if kind == "error":
-            raise EOFError from found
-        result: R = found
-        return result
-
-    def end(self) -> None:
-        """End the process."""
-        self._process.end()
+        calls.end()
 
 
 def _may_fork() -> bool:
@@ -170,15 +106,13 @@ class WorkerProcess:
         try:
             with changed_environment(environment):
                 self.process.start()
-        except BaseException:
-            self._connection.close()
-            raise
         finally:
             there.close()
 
     def send(self, argument: Any) -> None:
-        """Begin a call; an OSError where the process has ended."""
-        self._connection.send(argument)
+        """Begin a call; where the process has ended, `receive` says so."""
+        with suppress(OSError):
+            self._connection.send(argument)
 
     def receive(self, timeout: float | None = None) -> tuple[str, Any]:
         """Wait for a message: ``result``, ``error`` with an exception, or what the call reports before its end.
@@ -208,20 +142,57 @@ class WorkerProcess:
         status = self.process.exitcode
         if status is None or status >= 0:
             return f"its process ended with status {status}"
-        try:
-            return f"its process was killed ({signal.Signals(-status).name})"
-        except ValueError:
-            return f"its process was killed (signal {-status})"
+        names = {one.value: one.name for one in signal.Signals}
+        return f"its process was killed ({names.get(-status, f'signal {-status}')})"
+
+
+class ForkedCalls(WorkerProcess, Generic[S, R]):
+    """Calls of a function in a forked process, one at a time, beside work in this one.
+
+    What a call changes is there for the next one, and in that process alone.
+    """
+
+    @classmethod
+    def start(cls, function: Callable[[S], R], waited_for: bool = False) -> ForkedCalls[S, R] | None:
+        """Fork; None where processes cannot be forked, or there is no second core.
+
+        Where this process waits for each call (``waited_for``), one core is enough.
+        """
+        import torch
+
+        # Threads of operations (``train.threads``) do not survive a fork.
+        second_core = not _shared and torch.get_num_threads() == 1 and available_cores() > 1
+        with suppress(OSError):
+            return cls(function, "fork") if (waited_for or second_core) and _may_fork() else None
+        return None
+
+    def begin(self, argument: S) -> None:
+        """Begin a call."""
+        self._began = time.monotonic()
+        self.send(argument)
+
+    def result(self) -> R:
+        """Wait for what the call returns.
+
+        Raises
+        ------
+        EOFError
+            If the call raised an exception, or the process failed or hangs.
+        """
+        kind, found = self.receive(TIMEOUT + 10.0 * (time.monotonic() - self._began))
+        if kind == "error":
+            raise EOFError from found
+        result: R = found
+        return result
 
 
 def _serve(function: Callable[[Any], Any], connection: Connection, of_parent: Connection | None) -> None:
     """Answer calls in a worker process, to the end of its parent or its pipe."""
-    global _to_parent
     if of_parent is not None:
         of_parent.close()
     else:
         warnings.simplefilter("ignore")  # those of libraries, as in the command line
-    _to_parent = connection
+    report_to(connection.send)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the parent handles it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     share_cores()
@@ -236,10 +207,16 @@ def _serve(function: Callable[[Any], Any], connection: Connection, of_parent: Co
 
 
 def report(kind: str, content: Any) -> None:
-    """Send a message to the parent of this worker process."""
-    if _to_parent is not None:
+    """Send a message to whoever waits for the call that this process is making."""
+    if _listener is not None:
         with _sending:
-            _to_parent.send((kind, content))
+            _listener((kind, content))
+
+
+def report_to(listener: Callable[[tuple[str, Any]], object]) -> None:
+    """Have the messages of this process taken by a function."""
+    global _listener
+    _listener = listener
 
 
 def _end_with_parent() -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from finflow.cores import WorkerProcess, report, share_cores
+from finflow.cores import WorkerProcess, report, report_to, share_cores
 from finflow.errors import ConfigError, TrainingError
 from finflow.provenance import code_hash
 
@@ -117,8 +117,7 @@ class LocalWorkers:
     def _attempt(self, place: int, name: str, arguments: tuple[Any, ...]) -> Any:
         worker = self._worker(place)
         try:
-            with suppress(OSError):  # the process has ended: the next line says so
-                worker.send(arguments)
+            worker.send(arguments)
             while (message := worker.receive())[0] not in ("result", "error"):
                 self._tell(name, *message)
         except EOFError as error:
@@ -256,12 +255,6 @@ def given_up(why: str, retries: int) -> WorkerLostError:
 
 
 _fetched: dict[str, tuple[Callable[..., Any], Any]] = {}
-_to_user: Callable[[str, Any], None] = report
-
-
-def tell(kind: str, content: Any) -> None:
-    """Report something of the call that this process is making."""
-    _to_user(kind, content)
 
 
 def _call(function: Callable[..., Any], shared: Any, arguments: tuple[Any, ...]) -> Any:
@@ -271,17 +264,17 @@ def _call(function: Callable[..., Any], shared: Any, arguments: tuple[Any, ...])
 
 def _call_on_node(reference: list[Any], queue: Any, name: str, code: str, arguments: tuple[Any, ...]) -> Any:
     """Make a call in a process of a cluster."""
-    global _to_user
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # Ray was started in the background, which ignores interrupts
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def send(kind: str, content: Any) -> None:
+    def send(message: tuple[str, Any]) -> None:
         if queue is not None:
             with suppress(Exception):  # a task continues without a listener
-                queue.actor.put_nowait.remote((name, kind, content))
+                queue.actor.put_nowait.remote((name, *message))
 
-    host, _to_user = socket.gethostname(), send
-    send("begin", host)
+    host = socket.gethostname()
+    report_to(send)
+    report("begin", host)
     if code_hash() != code:
         raise ConfigError(f"the node {host} has other code of finflow than this machine; install the same there")
     key = reference[0].hex()

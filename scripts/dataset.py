@@ -10,10 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.configuration import resolve
 from finflow.cli.exit_status import run_safely
 from finflow.cli.option_table import CONFIGURATION, add_options
-from finflow.cli.options import Parser, one_of
+from finflow.cli.options import Parser, one_of, resolve
 from finflow.config import Config
 from finflow.errors import FinflowError
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import Parser
-from finflow.cli.output import plain
+from finflow.cli.options import Parser, plain
 from finflow.config import Config, describe_schema
 from finflow.files import write_atomically
 

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.configuration import resolve
 from finflow.cli.exit_status import run_safely
 from finflow.cli.option_table import CONFIGURATION, RECOLLECT, add_options
-from finflow.cli.options import Parser
+from finflow.cli.options import Parser, resolve
 from finflow.cli.runs import run_training
 
 

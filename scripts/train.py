@@ -8,10 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.configuration import checkpoint_configuration, resolve
 from finflow.cli.exit_status import run_safely
 from finflow.cli.option_table import CONFIGURATION, DRY_RUN, RECOLLECT, SCALE, add_options
-from finflow.cli.options import Parser, one_of
+from finflow.cli.options import Parser, checkpoint_configuration, one_of, resolve
 from finflow.cli.runs import run_training, train
 
 

@@ -13,10 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from finflow.cli.configuration import resolve
 from finflow.cli.exit_status import run_safely
 from finflow.cli.option_table import CONFIGURATION, DRY_RUN, RECOLLECT, SCALE, add_options
-from finflow.cli.options import Parser, one_of, positive_count
+from finflow.cli.options import Parser, one_of, positive_count, resolve
 from finflow.cli.runs import train
 from finflow.config import Config, RankingConfig
 from finflow.errors import ConfigError

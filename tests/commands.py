@@ -1,8 +1,9 @@
-"""Commands that are refused, and the line that they are answered with."""
+"""Commands that are refused, with the line that they are answered with, and processes that have ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +23,11 @@ def refusal(
     assert said.count("\n") == 1, said
     assert "Traceback" not in said
     return said
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process is there, and no mere entry in a table, which it is until somebody asks for its end."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.config import Config, load_config
+
+if TYPE_CHECKING:
+    from finflow.experiments.jobs.independent_trainings import Training
 
 #: Few episodes of few steps, and small networks.
 SHORT: dict[str, object] = {
@@ -121,3 +125,12 @@ def config_in(folder: Path, keys: dict[str, object], **changes: object) -> Confi
     places: dict[str, object] = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
     given = {name.replace("__", "."): value for name, value in changes.items()}
     return load_config(None, {**keys, **places, **given}, environ={})
+
+
+def bits_of(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
+    """The last checkpoint and the log of each training of a job."""
+    runs = [one.folder / json.loads((one.folder / "training.json").read_text())["run"] for one in trainings]
+    return [
+        ((run / "models" / "checkpoint_latest.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes())
+        for run in runs
+    ]

@@ -72,6 +72,7 @@ def test_empty_files_and_empty_sections_leave_the_defaults(text: str, tmp_path: 
         ("bcell.actor_lr", "1e-4", 1e-4),
         ("bcell.memory_capacity", "50_000", 50_000),
         ("market.tickers", "ON NO Y", ("ON", "NO", "Y")),
+        ("market.tickers", "[ON, NO, Y, AAPL]", ("ON", "NO", "Y", "AAPL")),
         ("market.tickers", "AAPL,MSFT, JPM", ("AAPL", "MSFT", "JPM")),
         ("market.tickers", "7203.T", ("7203.T",)),
         ("market.tickers", "null", None),
@@ -83,13 +84,6 @@ def test_empty_files_and_empty_sections_leave_the_defaults(text: str, tmp_path: 
 )
 def test_text_is_read_as_the_key_needs(key: str, text: str, value: object) -> None:
     assert attrgetter(key)(load_config(None, {key: text}, {})) == value
-
-
-def test_words_that_yaml_1_1_takes_for_booleans_are_tickers_in_a_file(tmp_path: Path) -> None:
-    path = written(tmp_path, "market: {tickers: [ON, NO, Y, AAPL]}\nbcell: {actor_lr: 1e-4}\n")
-    config = load_config(path, {}, {})
-    assert config.market.tickers == ("ON", "NO", "Y", "AAPL")
-    assert config.bcell.actor_lr == 1e-4
 
 
 # --- mistakes: the key, the value, where it was given, what is allowed

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from finflow import cores
+from tests.commands import is_alive
 
 CPU = torch.device("cpu")
 
@@ -33,14 +33,6 @@ def one_thread() -> Iterator[None]:
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are."""
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
-
-
-def _runs(process: int) -> bool:
-    """Whether it does; one that has ended and that nobody has asked for yet does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def _process(_: object = None) -> int:
@@ -120,9 +112,9 @@ class TestForked:
         os.kill(parent, signal.SIGKILL)
         os.waitpid(parent, 0)
         end = time.monotonic() + 30.0
-        while _runs(grandchild) and time.monotonic() < end:
+        while is_alive(grandchild) and time.monotonic() < end:
             time.sleep(0.02)
-        assert not _runs(grandchild)
+        assert not is_alive(grandchild)
 
     def test_a_block_that_fails_leaves_no_process(self) -> None:
         def fail() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from finflow.cli import configuration, runs, trained_agents
+from finflow.cli import options, runs, trained_agents
 from finflow.cli.exit_status import run_safely
 from finflow.config import load_config
 from finflow.errors import ConfigError
@@ -51,7 +51,7 @@ def test_train_goes_online_from_a_pretrained_file_with_its_configuration(
     trainings: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = load_config(None, {"bcell.hidden_dim": 64}, {})
-    monkeypatch.setattr(configuration, "checkpoint_configuration", lambda path: stored)
+    monkeypatch.setattr(options, "checkpoint_configuration", lambda path: stored)
     assert called("train.py", "--mode", "online", "--pretrained", "a.safetensors", "--sac-episodes", "5") == 0
     ((config,), named) = trainings[0]
     assert (config.bcell.hidden_dim, config.train.online_episodes) == (64, 5)

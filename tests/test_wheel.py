@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from finflow.cli import configuration
+from finflow.cli import options
 from tests.short_trainings import TINY, write_prices
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,12 +77,12 @@ def test_a_demo_runs_from_the_wheel_outside_the_checkout(installed: Path, tmp_pa
 
 def test_a_file_of_the_user_comes_before_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert configuration.shipped_configuration("demo.yaml") == ROOT / "configs" / "demo.yaml"
-    assert configuration._existing_path(Path("configs/calm.yaml")) == ROOT / "configs" / "calm.yaml"
-    assert configuration._existing_path(Path("configs/none.yaml")) == Path("configs/none.yaml")
+    assert options.shipped_configuration("demo.yaml") == ROOT / "configs" / "demo.yaml"
+    assert options._existing_path(Path("configs/calm.yaml")) == ROOT / "configs" / "calm.yaml"
+    assert options._existing_path(Path("configs/none.yaml")) == Path("configs/none.yaml")
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "calm.yaml").write_text("train: {seed: 5}\n")
-    assert configuration._existing_path(Path("configs/calm.yaml")) == Path("configs/calm.yaml")
+    assert options._existing_path(Path("configs/calm.yaml")) == Path("configs/calm.yaml")
 
 
 def test_the_dockerfile_copies_what_is_there_and_runs_the_console_entry() -> None:

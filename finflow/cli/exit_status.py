@@ -10,12 +10,13 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
 from finflow.errors import FinflowError
 from finflow.files import describe_lack
+from finflow.training.phases.stopping import request_stop
 
 FAULT, MISTAKE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
@@ -65,14 +66,11 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
 
 
 @contextmanager
-def stopping_between_updates(request_stop: Callable[[], None]) -> Iterator[None]:
+def stopping_between_updates() -> Iterator[None]:
     """Let the first Ctrl-C (or SIGTERM) ask for a stop at the next update, and the second stop at once.
 
     Only the main thread can do that; in others nothing is changed.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -84,14 +82,8 @@ def stopping_between_updates(request_stop: Callable[[], None]) -> Iterator[None]
         with suppress(OSError):  # not print, in the middle of which a signal may arrive
             os.write(2, b"\nstopping after the next update; once more to stop at once\n")
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, handle)
-    try:
+    with _handling(handle, signal.SIGINT, signal.SIGTERM):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
@@ -102,21 +94,26 @@ def _recording_ctrl_c() -> Iterator[list[int]]:
     there too, it does.
     """
     pressed: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    usual = before in (signal.default_int_handler, signal.SIG_IGN)
-    if not usual or threading.current_thread() is not threading.main_thread():
-        yield pressed
-        return
 
     def handle(number: int, frame: FrameType | None) -> None:
         pressed.append(number)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, handle)
-    try:
+    usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN)
+    with _handling(handle, signal.SIGINT) if usual else nullcontext():
         yield pressed
+
+
+@contextmanager
+def _handling(handle: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Handle signals in a function during the block, where this is the main thread, which alone can."""
+    can = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handle) for number in numbers if can}
+    try:
+        yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _keep_traceback(error: Exception) -> str:

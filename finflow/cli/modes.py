@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 
-from finflow.cli.configuration import resolve, shipped_configuration
 from finflow.cli.exit_status import run_safely
-from finflow.cli.option_table import OPTIONS, add_options, check_protocol
-from finflow.cli.options import MODES, Parser, program
+from finflow.cli.option_table import DIRECT, OPTIONS, add_options, check_protocol
+from finflow.cli.options import MODES, Parser, program, resolve, shipped_configuration
 from finflow.cli.output import describe_configuration, open_report
-from finflow.cli.prefer import preference_mistakes, run_preferences
 from finflow.cli.runs import run_protocol, run_retraining, run_search, train
 from finflow.cli.trained_agents import (
     backtest_named,
@@ -22,6 +22,7 @@ from finflow.cli.trained_agents import (
     run_explanation,
     run_inspection,
     run_paper,
+    run_preferences,
 )
 
 DESCRIPTION = """\
@@ -95,6 +96,7 @@ def _main(arguments: Sequence[str]) -> None:
         print(describe_configuration())
     else:
         given.typed = arguments
+        sys.path.append(os.getcwd())  # a user's own strategy or feature lies where the user is
         _check(given, parser)
         _FUNCTIONS[given.mode](given)
         if given.open:
@@ -126,7 +128,7 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
             parser.error(f"{name} belongs to --mode {' or '.join(modes)}, not to --mode {mode}")
     if mode == "evaluate":
         check_protocol(parser, given)
-    for wrong, message in preference_mistakes(given) if mode == "prefer" else _mistakes(given).get(mode, []):
+    for wrong, message in _mistakes(given).get(mode, []):
         if wrong:
             parser.error(message)
 
@@ -134,6 +136,8 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
 def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
     """Mistakes by mode: true for what was made, and the answer."""
     agent, trains = given.resume, given.protocol not in (None, "holdout")
+    asks, direct = not (given.judge or given.learn), given.method in DIRECT
+    ways = bool(given.judge) + bool(given.learn) + bool(given.ask)
     needed = {mode: (not agent, f"--mode {mode} needs --resume {_AGENT}") for mode in ("decide", "paper", "retrain")}
     return {
         **{mode: [mistake] for mode, mistake in needed.items()},
@@ -173,6 +177,34 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
                 given.config,
                 "--mode demo has a configuration of its own; for another use --mode train --config FILE",
             ),
+        ],
+        "prefer": [
+            (given.method and not given.learn, "--method belongs to --learn"),
+            (
+                direct and not given.resume,
+                f"--method {given.method} needs --resume with the run folder or checkpoint of the agent",
+            ),
+            (
+                given.resume and not direct,
+                f"--mode prefer has an agent (--resume) with --learn and --method {' or '.join(DIRECT)} alone",
+            ),
+            (ways > 1, "--mode prefer does one of --ask, --judge and --learn at a time"),
+            (
+                not asks and not given.output,
+                f"--{'judge' if given.judge else 'learn'} needs --output with the file to write",
+            ),
+            (
+                asks and given.output,
+                "--output belongs to --judge and --learn; name the file of your answers after --ask",
+            ),
+            *(
+                (
+                    getattr(given, one) and not asks,
+                    f"--{one} belongs to --ask: --mode prefer without --judge and --learn",
+                )
+                for one in ("port", "open")
+            ),
+            (given.pairs and given.learn, "--pairs belongs to --ask and --judge; --learn uses all pairs of its files"),
         ],
         "backtest": [
             (

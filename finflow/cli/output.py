@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finflow.cli.options import program
+from finflow.cli.options import plain, program
 
 if TYPE_CHECKING:
     from finflow.training.audit.look_ahead import Finding
@@ -112,12 +112,3 @@ def describe_configuration() -> str:
         lines.append(f"{key} = {plain(default)}")
         lines += textwrap.wrap(f"{description}; {allowed}", 100, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
-
-
-def plain(value: object) -> str:
-    """A value as it is written in YAML."""
-    if value is None:
-        return "null"
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from finflow.cli.configuration import (
+from finflow.cli.exit_status import stopping_between_updates
+from finflow.cli.options import (
     checkpoint_configuration,
     place_of,
     read_universes,
@@ -17,7 +18,6 @@ from finflow.cli.configuration import (
     resume_configuration,
     retraining_configuration,
 )
-from finflow.cli.exit_status import stopping_between_updates
 from finflow.cli.output import resume_command, show_outcome, show_report
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.provenance import short_hash
@@ -95,10 +95,9 @@ def run_training(
     ``pretrained`` is the offline phase's checkpoint to start the online phase from, ``dataset`` the file of the offline
     dataset (one under `output.offline_dir` when left out); ``recollect`` collects it even where it is there.
     """
-    from finflow.training.phases.stopping import request_stop
     from finflow.training.trainer import FinFlowTrainer
 
-    with stopping_between_updates(request_stop):
+    with stopping_between_updates():
         trainer = FinFlowTrainer(config, resume=resume, pretrained=pretrained)
         try:
             if dataset is not None or recollect:
@@ -178,7 +177,6 @@ def run_search(given: argparse.Namespace) -> None:
     config = resolve(given, base)
     from finflow.experiments.tasks import ComputeResources
     from finflow.experiments.tuning.tuning import describe_plan, rerun, tune
-    from finflow.training.phases.stopping import request_stop
 
     if given.trial is not None and (given.workers or given.cluster or given.dry_run):
         raise ConfigError("--trial does one trial again, here: leave --workers, --cluster and --dry-run out")
@@ -187,7 +185,7 @@ def run_search(given: argparse.Namespace) -> None:
         if given.dry_run:
             print(describe_plan(config, given.resume))
             return
-        with stopping_between_updates(request_stop):
+        with stopping_between_updates():
             if given.trial is not None:
                 print("\n".join(rerun(config, given.resume, given.trial)))
                 return
@@ -208,7 +206,6 @@ def _ready(given: argparse.Namespace, jobs: Sequence[Job]) -> Iterator[ComputeRe
     from finflow.experiments.jobs.independent_trainings import describe_trainings
     from finflow.experiments.tasks import ComputeResources
     from finflow.market.price_notes import price_notes
-    from finflow.training.phases.stopping import request_stop
 
     settings = jobs[0].config.train
     resources = ComputeResources(given.workers, given.cluster, settings.threads, settings.device)
@@ -218,7 +215,7 @@ def _ready(given: argparse.Namespace, jobs: Sequence[Job]) -> Iterator[ComputeRe
             print("\n".join([*notes, *describe_trainings(jobs)]))
             yield None
             return
-        with stopping_between_updates(request_stop):
+        with stopping_between_updates():
             yield resources
 
 

@@ -1,24 +1,26 @@
-"""Everything that is done with trained agents and strategies: evaluation, audit, explanation, trading, retraining."""
+"""Modes of trained agents, strategies and preferences: evaluation, audit, explanation, trading, learning."""
 
 from __future__ import annotations
 
 import argparse
 import datetime as dt
 import json
-import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finflow.cli.configuration import checkpoint_configuration, evaluation_overrides, place_of, resolve
-from finflow.cli.options import explicit
-from finflow.cli.output import plain, show_audit, show_outcome, show_report
+from finflow.cli.option_table import ANSWERS, ASKED, DIRECT
+from finflow.cli.options import checkpoint_configuration, evaluation_overrides, explicit, place_of, plain, resolve
+from finflow.cli.output import open_page, show_audit, show_outcome, show_report
 from finflow.errors import CheckpointError, ConfigError, FinflowError
 from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
     from finflow.config import Config
+    from finflow.preferences.pairs import SegmentMarket
     from finflow.trading.decide_mode import Request
+    from finflow.training.data.training_data import TrainingData
 
 #: Keys that an evaluation may change without changing its figures.
 _NOT_DECIDING = (
@@ -54,7 +56,6 @@ def run_evaluation(
 
 def backtest_named(config: Config, names: Sequence[str]) -> None:
     """Backtest named strategies on the test window, the first as the evaluated one, and show the outcome."""
-    sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
     from finflow.training.judging.evaluations import backtest_strategies
 
     show_outcome(backtest_strategies(config, names))
@@ -63,7 +64,6 @@ def backtest_named(config: Config, names: Sequence[str]) -> None:
 def run_audit(given: argparse.Namespace) -> None:
     """Audit a configuration, with a user's strategies and an agent if given; FinflowError if one looks ahead."""
     config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
-    sys.path.append(str(Path.cwd()))  # a user's own strategy or feature lies where the user is
     from finflow.training.audit.configuration_audit import audit_configuration
     from finflow.training.audit.look_ahead import verdict_of
 
@@ -178,3 +178,91 @@ def read_date(text: str | None, option: str) -> dt.date | None:
         return None if text is None else dt.date.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{option} {text!r} is not a date: write it as 2020-03-16") from None
+
+
+def run_preferences(given: argparse.Namespace) -> None:
+    """Have a person or a judge compare pairs of segments of the training window, or learn from files of such pairs."""
+    if given.method in DIRECT:
+        _learn_policy(given)
+        return
+    config = resolve(given)
+    if given.learn:
+        _learn(config, given.learn, given.output)
+    elif given.judge:
+        _make_pairs(config, given.judge, given.pairs, given.output)
+    else:
+        _ask(config, given.ask or ANSWERS, given.pairs or ASKED, given.port or 0, given.open)
+
+
+def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
+    from finflow.preferences.pairs import SegmentMarket
+    from finflow.training.data.training_data import prepare
+
+    data = prepare(config)
+    return data, SegmentMarket(data.process, data.split.train, config)
+
+
+def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
+    from finflow.files import in_use
+    from finflow.preferences.judged_pairs import make_questions
+    from finflow.preferences.web_page.answer_server import AnswerServer, AnswerSession, answers_so_far, page_html
+
+    with in_use(file, "adding answers to"), AnswerServer(port) as server:
+        before = answers_so_far(file)
+        data, market = _training_market(config)
+        session = AnswerSession(file, make_questions(market, count, config.train.seed), before)
+        print(f"{server.url} shows {session.line()}; Ctrl-C stops", flush=True)
+        if opened:
+            open_page(server.url)
+        server.serve(session, partial(page_html, assets=data.panel.assets, bars_per_year=data.panel.bars_per_year))
+        print(session.close())
+
+
+def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> None:
+    from finflow.preferences.judged_pairs import PAIRS, judge_pairs, make_judge
+    from finflow.preferences.pairs import write_pairs
+
+    data, market = _training_market(config)
+    judge = make_judge(name, config.preferences.judge, data.panel.bars_per_year)
+    judged = judge_pairs(market, judge, count or PAIRS, config.train.seed)
+    write_pairs(output, judged.pairs)
+    accuracy = f"attainable accuracy {judged.attainable:.3f}: of the answer that the judge gives more often"
+    print("\n".join([f"{judged.line()}; {accuracy}", f"pairs: {output}"]))
+
+
+def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
+    from finflow.preferences.pairs import read_pairs
+
+    file = read_pairs(files)  # a file that cannot be used is refused before any work is done
+    import torch
+
+    from finflow.preferences.model_training import learn_model
+    from finflow.preferences.preference_reward import pair_tensors, save_model
+
+    torch.set_num_threads(config.train.threads)
+    data, market = _training_market(config)
+    pairs = pair_tensors(market, file)
+    model, learned = learn_model(pairs, data.shape, config.train.seed)
+    save_model(output, model, learned.report(), (*data.features.asset_names, *data.features.market_names))
+    print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
+
+
+def _learn_policy(given: argparse.Namespace) -> None:
+    from finflow.preferences.pairs import read_pairs
+
+    file = read_pairs(given.learn)
+    from finflow.tensor_file import write_tensors
+    from finflow.training.checkpoints.checkpoint_reader import check_same_features, stored_config
+    from finflow.training.checkpoints.reference_policy import learn_preferences
+    from finflow.training.data.training_data import prepare
+    from finflow.training.judging.agent_strategy import load_agents
+
+    wanted = resolve(given, checkpoint_configuration(given.resume))
+    overrides = evaluation_overrides(given, given.resume)
+    kept = {key: value for key, value in overrides.items() if not key.startswith(("preferences.", "train.seed"))}
+    agent, settings, seed = load_agents([given.resume], kept).alone, wanted.preferences.policy, wanted.train.seed
+    data = prepare(stored_config(agent, kept))
+    check_same_features(agent, data.features)
+    tensors, facts, learned = learn_preferences(agent, data, given.learn, file, given.method, settings, seed)
+    write_tensors(given.output, tensors, facts)
+    print("\n".join([file.line(), *learned.lines(), f"agent: {given.output}"]))

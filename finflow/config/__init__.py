@@ -28,6 +28,7 @@ from finflow.config.loading import (
     ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX,
     SPACE as SPACE,
     changed_config as changed_config,
+    changed_values as changed_values,
     config_hash as config_hash,
     dump_config as dump_config,
     dump_run as dump_run,
@@ -51,7 +52,6 @@ from finflow.config.market_sections import (
 from finflow.config.schema import (
     Config as Config,
     OutputConfig as OutputConfig,
-    changed_keys as changed_keys,
     describe_schema as describe_schema,
     holds_whole_numbers as holds_whole_numbers,
 )

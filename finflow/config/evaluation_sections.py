@@ -51,8 +51,11 @@ class ProtocolConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        reason = ": something has to be left to learn from"
-        self.require_below("evaluation.protocol", "test_groups", "groups", reason)
+        if self.test_groups >= self.groups:
+            raise ValueError(
+                f"evaluation.protocol.test_groups = {self.test_groups} must be below "
+                f"evaluation.protocol.groups = {self.groups}: something has to be left to learn from"
+            )
         return self
 
 

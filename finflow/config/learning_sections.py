@@ -306,8 +306,11 @@ class BCellConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.n_quantiles > 1:
-            self.require_below("bcell", "dropped_quantiles", "n_quantiles")
+        if self.dropped_quantiles >= self.n_quantiles > 1:
+            raise ValueError(
+                f"bcell.dropped_quantiles = {self.dropped_quantiles} must be below "
+                f"bcell.n_quantiles = {self.n_quantiles}"
+            )
         if self.risk_measure != "neutral" and self.n_quantiles == 1:
             raise ValueError(
                 f"bcell.risk_measure = {self.risk_measure} needs a distribution: bcell.n_quantiles = 1 is a mean alone"

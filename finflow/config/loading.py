@@ -12,22 +12,26 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from finflow.config.evaluation_sections import SearchedConfig, TuneConfig
 from finflow.config.schema import KEYS, SECTIONS, Config, allowed_values, holds_text, holds_whole_numbers
+from finflow.config.section_types import ConfigSection
 from finflow.config.yaml_text import parse_file, parse_scalar, to_yaml
 from finflow.errors import ConfigError
 
+S = TypeVar("S", bound=ConfigSection)
+
 ENVIRONMENT_PREFIX = "FINFLOW_"
+_VARIABLE = "environment variable "
 MAX_LENGTH = 600  # characters of a message, whatever a file has for a key
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # no name of a file has a null byte, and no text half of a character
 
@@ -74,17 +78,17 @@ def load_config(
     """
     layers = _Layers()
     for key, value in ({} if base is None else values_by_key(base)).items():
-        layers.place(key, value, _Origin("the stored configuration"))
+        layers.place(key, value, "the stored configuration")
     if path is not None:
         content, lines = parse_file(Path(path))
         for key, value in content.items():
-            layers.place(str(key), value, _Origin(str(path), lines=lines))
+            layers.place(str(key), value, str(path), lines)
     for name, text in sorted((os.environ if environ is None else environ).items()):
         if name.startswith(ENVIRONMENT_PREFIX):
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
-            layers.place(key, text, _Origin(f"environment variable {name}", variable=name), as_yaml=True)
+            layers.place(key, text, f"{_VARIABLE}{name}", as_yaml=True)
     for key, value in (overrides or {}).items():
-        layers.place(key, value, _Origin("command line"), as_yaml=True)
+        layers.place(key, value, "command line", as_yaml=True)
     return layers.resolve()
 
 
@@ -93,22 +97,24 @@ def changed_config(config: Config, changes: Mapping[str, object]) -> Config:
     return load_config(None, changes, {}, config)
 
 
-def replace_values(config: Config, changes: Mapping[str, object]) -> Config:
+def replace_values(config: S, changes: Mapping[str, object]) -> S:
     """Return a configuration with other values of some keys or sections, by dotted name; the values are not checked."""
     for name, value in changes.items():
-        config = _replaced(config, name.split("."), value)
+        head, _, rest = name.partition(".")
+        inner = replace_values(getattr(config, head), {rest: value}) if rest else value
+        config = config.model_copy(update={head: inner})
     return config
-
-
-def _replaced(section: Any, parts: Sequence[str], value: object) -> Any:
-    name, *rest = parts
-    inner = _replaced(getattr(section, name), rest, value) if rest else value
-    return section.model_copy(update={name: inner})
 
 
 def values_by_key(config: Config) -> dict[str, object]:
     """Return every key and its value."""
     return {key: attrgetter(key)(config) for key in KEYS}
+
+
+def changed_values(before: Config, after: Config) -> dict[str, object]:
+    """Keys whose values differ between two configurations, and the later values."""
+    known = values_by_key(before)
+    return {key: value for key, value in values_by_key(after).items() if value != known[key]}
 
 
 def hyperparameters(config: Config) -> dict[str, object]:
@@ -149,19 +155,6 @@ def config_hash(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """Origin of a value: a file with the lines of its keys, an environment variable, or the command line."""
-
-    name: str
-    variable: str | None = None
-    lines: Mapping[str, int] = field(default_factory=dict)
-
-    def of(self, key: str) -> str:
-        line = self.lines.get(key)
-        return self.name if line is None else f"{self.name}, line {line}"
-
-
 @dataclass
 class _Layers:
     """Values by dotted key, later levels over earlier ones, and the mistakes found on the way."""
@@ -170,26 +163,30 @@ class _Layers:
     origins: dict[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
 
-    def place(self, key: str, value: object, origin: _Origin, as_yaml: bool = False) -> None:
-        """Put a value at a key, or a mapping at a section; text is read as YAML if `as_yaml` is set."""
+    def place(self, key: str, value: object, origin: str, lines: Mapping[str, int] = {}, as_yaml: bool = False) -> None:
+        """Put a value at a key, or a mapping at a section; text is read as YAML if `as_yaml` is set.
+
+        ``origin`` is a file, with the ``lines`` of its keys, an environment variable, or the command line.
+        """
+        where = f"{origin}, line {lines[key]}" if key in lines else origin
         if as_yaml and isinstance(value, str):
             try:
                 value = _from_text(key, value)
             except yaml.YAMLError:
-                self.mistakes.append(f"{key} = {_show(value)} ({origin.of(key)}): not valid YAML")
+                self.mistakes.append(f"{key} = {_show(value)} ({where}): not valid YAML")
                 return
         if isinstance(value, str) and _NO_TEXT.search(value):
-            self.mistakes.append(f"{key} = {_show(value)} ({origin.of(key)}): has a character that no text may have")
+            self.mistakes.append(f"{key} = {_show(value)} ({where}): has a character that no text may have")
         elif key in KEYS:
-            self.values[key], self.origins[key] = value, origin.of(key)
+            self.values[key], self.origins[key] = value, where
         elif key not in SECTIONS:
-            self.mistakes.append(_unknown(key, origin))
+            self.mistakes.append(_unknown(key, where))
         elif isinstance(value, Mapping):
             for name, inner in value.items():
-                self.place(f"{key}.{name}", inner, origin)
+                self.place(f"{key}.{name}", inner, origin, lines)
         elif value is not None:
             example = next(name for name in KEYS if name.startswith(f"{key}."))
-            self.mistakes.append(f"{key} = {_show(value)} ({origin.of(key)}): a section of keys such as {example}")
+            self.mistakes.append(f"{key} = {_show(value)} ({where}): a section of keys such as {example}")
 
     def resolve(self) -> Config:
         """Validate the values; a ConfigError for the first mistake, with the number of the others."""
@@ -265,12 +262,12 @@ def _from_text(key: str, text: str) -> object:
     return text if keep else value  # a path or a name that looks like a number or a date
 
 
-def _unknown(key: str, origin: _Origin) -> str:
+def _unknown(key: str, where: str) -> str:
     near = _nearest(key)
-    if origin.variable is not None:
+    if where.startswith(_VARIABLE):
         variable = ENVIRONMENT_PREFIX + near.upper().replace(".", "__")
-        return f"unknown environment variable {origin.variable}: the nearest key is {near}, set by {variable}"
-    return f"unknown key {key} ({origin.of(key)}): the nearest valid key is {near}"
+        return f"unknown {where}: the nearest key is {near}, set by {variable}"
+    return f"unknown key {key} ({where}): the nearest valid key is {near}"
 
 
 def _nearest(key: str) -> str:

@@ -9,8 +9,7 @@ gradient update.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
-from operator import attrgetter
+from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
@@ -91,22 +90,13 @@ class Config(ConfigSection):
                 f"bcell.risk_measure = {self.bcell.risk_measure} needs online.algorithm = sac: "
                 f"{self.online.algorithm} maximises the mean"
             )
-        self._check_segments()
+        if self.objectives.preference.paid == "segment":
+            if self.objectives.reward != "preference":
+                raise ValueError("objectives.preference.paid = segment needs objectives.reward = preference")
+            if not self.online.on_policy:
+                listed = ", ".join(ON_POLICY)
+                raise ValueError(f"objectives.preference.paid = segment needs online.algorithm = {listed}")
         return self
-
-    def _check_segments(self) -> None:
-        if self.objectives.preference.paid == "decision":
-            return
-        if self.objectives.reward != "preference":
-            raise ValueError("objectives.preference.paid = segment needs objectives.reward = preference")
-        if not self.online.on_policy:
-            raise ValueError(f"objectives.preference.paid = segment needs online.algorithm = {', '.join(ON_POLICY)}")
-
-
-def changed_keys(config: Config, keys: Iterable[str]) -> list[str]:
-    """Those of some keys, such as ``bcell.cql_alpha``, whose values are not the defaults."""
-    default = Config()
-    return [name for name in keys if attrgetter(name)(config) != attrgetter(name)(default)]
 
 
 def _walk(section: type[ConfigSection], prefix: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:

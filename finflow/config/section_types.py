@@ -64,12 +64,6 @@ class ConfigSection(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    def require_below(self, section: str, lower: str, upper: str, reason: str = "") -> None:
-        """Refuse a value of the key `lower` that is not below that of the key `upper`; the error names both."""
-        low, high = getattr(self, lower), getattr(self, upper)
-        if low >= high:
-            raise ValueError(f"{section}.{lower} = {low} must be below {section}.{upper} = {high}{reason}")
-
 
 def key(default: Any, description: str, **bounds: Any) -> Any:
     """Define a key by its default, a description of it, and bounds (gt, ge, lt, le) beyond those of its type."""

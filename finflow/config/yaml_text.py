@@ -6,8 +6,6 @@ silently the last one. The classes here change that.
 
 from __future__ import annotations
 
-import copy
-import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,11 +40,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def decimal(self, node: yaml.ScalarNode) -> int:
-        text = str(self.construct_scalar(node)).replace("_", "")
-        try:
-            return int(text)
-        except ValueError:  # Python reads no more than 4300 digits
-            raise yaml.constructor.ConstructorError(None, None, "too many digits", node.start_mark) from None
+        return int(str(self.construct_scalar(node)).replace("_", ""))
 
     def date(self, node: yaml.ScalarNode) -> Any:
         try:
@@ -73,13 +67,7 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.date)
 
 def parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
     """Read a YAML file of sections: its content, and dotted key -> line, counted from 1."""
-    content, lines = _parsed(path, read_text_input(path, "configuration file", ConfigError, "the YAML file"))
-    return copy.deepcopy(content), lines
-
-
-@functools.lru_cache(maxsize=8)
-def _parsed(path: Path, text: str) -> tuple[dict[Any, Any], dict[str, int]]:
-    """Content and lines of a text; a command reads the configuration of a run several times."""
+    text = read_text_input(path, "configuration file", ConfigError, "the YAML file")
     try:
         loader = _Loader(text)
         node = loader.get_single_node()

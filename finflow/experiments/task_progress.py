@@ -7,23 +7,26 @@ every few seconds one with the progress of the others.
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, Task as RichTask, TextColumn
 
+from finflow.cores import report
 from finflow.errors import FinflowError, OutputError
 from finflow.files import describe_lack
 from finflow.training.logs.progress_display import Fact, ProgressDisplay, described, duration
+from finflow.training.phases.stopping import request_stop
 
 R = TypeVar("R")
 Send = Callable[[str, Any], None]
@@ -42,7 +45,7 @@ def task_progress() -> ProgressDisplay | None:
     return _reporter
 
 
-def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send: Send) -> R:
+def perform(shared: Mapping[str, Any], function: Callable[..., R], arguments: Mapping[str, Any]) -> R:
     """Call a task's function in a process of its own; what it prints is sent, and so is its progress.
 
     Raises
@@ -53,10 +56,12 @@ def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send
         For any other, in words: an exception of a library need not survive the way to another process.
     """
     global _reporter
-    _reporter = Reporter(send)
+    if multiprocessing.parent_process() is not None:  # of this machine, and asked by SIGTERM to stop
+        signal.signal(signal.SIGTERM, lambda number, frame: request_stop())
+    _reporter = Reporter(report)
     try:
-        with redirect_stdout(_LineSender(send)):
-            return function(**arguments)
+        with redirect_stdout(_LineSender(report)):
+            return function(**shared, **arguments)
     except Exception as error:
         if isinstance(error, FinflowError):
             raise
@@ -124,7 +129,7 @@ class _LineSender(io.StringIO):
 
 
 class TaskDisplay:
-    """Progress of tasks that run side by side."""
+    """Progress of tasks that run side by side, until it is closed."""
 
     def __init__(self, kind: str, total: int, live: bool = True, of_tasks: bool = True) -> None:
         self.kind, self.total, self.of_tasks = kind, total, of_tasks
@@ -143,14 +148,10 @@ class TaskDisplay:
             disable=not self._live,
         )
         self._all = self._bar.add_task(kind, total=total, facts=self._count)
-
-    def __enter__(self) -> Self:
         self._bar.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Take the bars from the terminal."""
         self._bar.stop()
 
     @property
@@ -220,19 +221,8 @@ def this_host() -> str:
 
 
 def start_time_of(pid: int) -> str | None:
-    """Start time of a process of this machine; None where there is none."""
-    try:
+    """Start time of a process of this machine; None where there is none, or where the system has no ``/proc``."""
+    with suppress(OSError):
         status = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
         return None if status[0] in ("Z", "X") else status[19]
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return None
-    except OSError:
-        return "unknown"
-    if os.name == "posix":
-        with suppress(PermissionError):
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                return None
-    return "unknown"
+    return None

@@ -9,9 +9,7 @@ one that ends in an error stops the others; results of finished tasks have been 
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
-import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +19,9 @@ from typing import Any
 
 from finflow.cores import available_cores
 from finflow.errors import ConfigError, FinflowError, one_line
-from finflow.experiments.task_progress import TaskDisplay, run_reporting
-from finflow.training.phases.stopping import request_stop, stopping_at_once
-from finflow.worker_pool import RETRIES, LocalWorkers, RayWorkers, tell
+from finflow.experiments.task_progress import TaskDisplay, perform
+from finflow.training.phases.stopping import stopping_at_once
+from finflow.worker_pool import RETRIES, LocalWorkers, RayWorkers
 
 Result = dict[str, Any]
 POLL_INTERVAL = 0.25  # seconds between two readings of the tasks' progress
@@ -72,10 +70,6 @@ class ComputeResources:
     @property
     def in_process(self) -> bool:
         return self.cluster is None and (self.workers or 1) == 1
-
-    def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise ConfigError(f"--workers is {self.workers}, and must be 1 or more")
 
     def warnings(self) -> list[str]:
         """Warnings to print before the tasks begin."""
@@ -129,7 +123,8 @@ def run_tasks(
         After Ctrl-C, when every task had time to stop. The results of finished tasks were passed to `on_done`.
     """
     shared, results = shared or {}, []
-    with TaskDisplay(kind, len(tasks), live=not resources.in_process) as display, ExitStack() as stack:
+    with ExitStack() as stack:
+        display = stack.enter_context(closing(TaskDisplay(kind, len(tasks), live=not resources.in_process)))
         for warning in resources.warnings():
             display.line(f"warning: {warning}")
         if not resources.in_process:
@@ -197,13 +192,6 @@ def _named(task: Task) -> Iterator[None]:
         yield
     except (FinflowError, RuntimeError) as error:
         raise type(error)(f"{task.name}: {error}") from error
-
-
-def perform(shared: Mapping[str, Any], function: Callable[..., Result], arguments: Mapping[str, Any]) -> Result:
-    """Run a task in another process."""
-    if multiprocessing.parent_process() is not None:  # of this machine, and asked by SIGTERM to stop
-        signal.signal(signal.SIGTERM, lambda number, frame: request_stop())
-    return run_reporting(function, {**shared, **arguments}, tell)
 
 
 @contextmanager

@@ -131,8 +131,11 @@ def load_model(path: Path) -> RewardModel:
     Raises CheckpointError if it is missing, damaged, or holds something else.
     """
     tensors, state = read_tensors(path)
-    if state.get("kind") != KIND:
-        raise CheckpointError(f"{path} holds no reward model; make one with --mode prefer --learn")
+    refuse(
+        state.get("kind") != KIND,
+        f"{path} holds no reward model; make one with --mode prefer --learn",
+        CheckpointError,
+    )
     try:
         shape, units = NetworkShape.from_facts(state["shape"]), OutcomeUnits(**state["units"])
         model = RewardModel(shape, int(state["members"]), units, torch.Generator())

@@ -217,10 +217,9 @@ def account_at(
 
 def _shares(panel: MarketPanel, stated: Mapping[str, float]) -> FloatArray:
     shares = np.array([stated.get(asset, 0.0) for asset in panel.assets])
-    unlisted = np.flatnonzero((shares > 0.0) & ~panel.listed[-1])
-    if unlisted.size:
-        name = panel.assets[int(unlisted[0])]
-        raise FinflowError(f"--holdings has {name}, which has no price on {panel.dates[-1]}: sell it, or leave it out")
+    rows = zip(panel.assets, shares, panel.listed[-1], strict=True)
+    name = next((name for name, count, listed in rows if count > 0.0 and not listed), None)
+    refuse(name, f"--holdings has {name}, which has no price on {panel.dates[-1]}: sell it, or leave it out")
     return shares
 
 

@@ -322,11 +322,12 @@ class OrderRouting:
             order = self.broker.status(client_id(before, ticker))
             if order is None:  # refused, or never placed
                 continue
-            if is_open(order):
-                raise BrokerNotReady(
-                    f"the order of {signed(order, order.qty):+,g} {ticker} of {before['date']} is open at "
-                    f"{self.broker.name}: wait for its end, or cancel it there"
-                )
+            refuse(
+                is_open(order),
+                f"the order of {signed(order, order.qty):+,g} {ticker} of {before['date']} is open at "
+                f"{self.broker.name}: wait for its end, or cancel it there",
+                BrokerNotReady,
+            )
             filled = signed(order, order.filled_qty)
             if filled and order.filled_avg_price is not None:
                 fills.append(Fill(ticker, filled, float(order.filled_avg_price)))

@@ -120,8 +120,11 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
         before = routing.decided(log, date)
         if before is not None and not request.dry_run:
             return DecisionOutcome(None, folder / date, (routing.place(log, before),))
-        if is_open and date == str(today):
-            raise BrokerNotReady(f"the session of {date} goes on, and its prices will change: decide after its close")
+        refuse(
+            is_open and date == str(today),
+            f"the session of {date} goes on, and its prices will change: decide after its close",
+            BrokerNotReady,
+        )
     entries = log.entries
     if request.dry_run:  # it may be of a day before the last decision
         entries = [entry for entry in entries if entry["date"] < date]

@@ -38,12 +38,12 @@ def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agent
 
 def run_data(agents: Agents) -> Mapping[str, Any]:
     """Facts about the data of the agents' run, as far as its manifest is still there."""
-    return _read_part(agents.checkpoints[0].run_folder / MANIFEST, "data")
+    return read_part(agents.checkpoints[0].run_folder / MANIFEST, "data")
 
 
 def run_verdict(agents: Agents) -> Answer | None:
     """Answer of the run's own evaluation: it beats equal weight, or does not; None where there is none."""
-    answer: Answer | None = _read_part(agents.folder / METRICS, "verdict").get("beats_equal_weight")
+    answer: Answer | None = read_part(agents.folder / METRICS, "verdict").get("beats_equal_weight")
     return answer
 
 
@@ -110,7 +110,8 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
     return LiveMarket(panel, train_end, process, features, ranges)
 
 
-def _read_part(path: Path, key: str) -> dict[str, Any]:
+def read_part(path: Path, key: str) -> dict[str, Any]:
+    """Part of a JSON file that a run left; empty where it is not there, or not readable."""
     try:
         part = parse_json(path.read_text("utf-8"))[key]
     except (OSError, ValueError, LookupError, TypeError):

@@ -21,7 +21,7 @@ import pandas as pd
 
 from finflow.env.decision_process import DecisionProcess, fill_at
 from finflow.env.portfolio_state import PortfolioState
-from finflow.errors import ConfigError, FinflowError, refuse
+from finflow.errors import ConfigError, refuse
 from finflow.evaluation.backtest import History, targets_of
 from finflow.files import in_use, write_together
 from finflow.json_text import parse_json
@@ -281,8 +281,7 @@ class PaperAccount:
         state, simple_return, step = self._opened(bar)
         pending = None if self.last is None else self.last.next_target
         target = self._decide(state, bar, step) if process.lag == 0 else pending
-        if target is None:
-            raise FinflowError("the log has no decision for this bar: begin another account with --from")
+        refuse(target is None, "the log has no decision for this bar: begin another account with --from")
         fill = fill_at(process, state, np.array([target]))
         following = None
         if process.lag:

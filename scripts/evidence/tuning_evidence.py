@@ -17,7 +17,7 @@ from finflow.config import Config, changed_config, flatten
 from finflow.config.yaml_text import parse_file
 from finflow.evaluation.backtest import run_backtests
 from finflow.experiments.tasks import ComputeResources
-from finflow.experiments.tuning.study import ATTRIBUTES, DEFAULT_SPACE, begin, best_trial, stored_study
+from finflow.experiments.tuning.study import DEFAULT_SPACE, UPDATES, begin, best_trial, stored_study
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
@@ -114,7 +114,7 @@ def search_and_retrain(config: Config) -> dict[str, Any]:
         raise ValueError("a search without a result has none to be measured")
     return {
         **retrain(changed_config(config, best.params)),
-        "updates": sum(int(trial.user_attrs.get(ATTRIBUTES.updates, 0)) for trial in trials),
+        "updates": sum(int(trial.user_attrs.get(UPDATES, 0)) for trial in trials),
         "finished": len(trials),
         "value": best.values[0],
         "best": dict(best.params),

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from finflow.cli.configuration import resolve
 from finflow.cli.option_table import CONFIGURATION, add_options
-from finflow.cli.options import Parser
+from finflow.cli.options import Parser, resolve
 from finflow.cli.output import describe_configuration, summary_lines
 from finflow.config import Config, describe_schema, load_config
 from finflow.experiments.jobs.independent_trainings import SeedJob

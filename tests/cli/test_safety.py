@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from finflow.cli import exit_status
 from finflow.cli.exit_status import run_safely, stopping_between_updates
 from finflow.errors import MarketError
 
@@ -73,11 +74,12 @@ def test_ctrl_c_in_an_import_is_ctrl_c_whatever_the_import_makes_of_it(capsys: p
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_for_a_stop_and_the_second_stops_at_once(
-    first: signal.Signals, capfd: pytest.CaptureFixture[str]
+    first: signal.Signals, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
+    monkeypatch.setattr(exit_status, "request_stop", lambda: asked.append(True))
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with stopping_between_updates(lambda: asked.append(True)):
+    with stopping_between_updates():
         signal.raise_signal(first)
         assert asked == [True]
         with pytest.raises(KeyboardInterrupt):
@@ -91,7 +93,7 @@ def test_another_thread_trains_without_touching_the_handlers() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def work() -> None:
-        with stopping_between_updates(lambda: None):
+        with stopping_between_updates():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

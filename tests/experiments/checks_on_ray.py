@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,12 @@ from finflow.experiments.tasks import ComputeResources, Task, run_tasks
 from finflow.experiments.tuning import study_report
 from finflow.experiments.tuning.study import stored_study
 from finflow.experiments.tuning.tuning import rerun, tune
-from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
+from finflow.guard.checkpoint_folder import LATEST
 from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import prepare
 from scripts.evidence.durability import small_config
 from tests.experiments.tasks_on_ray import fail_once_begun, in_a_task, stopped, total
-from tests.short_trainings import SHORT, TINY, config_in, write_market
+from tests.short_trainings import SHORT, TINY, bits_of, config_in, write_market
 from tests.test_worker_pool import killed_once
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
@@ -187,16 +186,6 @@ def test_the_tasks_of_a_node_that_is_lost_are_done_on_another(
     assert len(list(tmp_path.glob("*-*"))) == 4  # three tasks, one of them twice
 
 
-def made(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
-    """The last checkpoint and the log of each training."""
-    found = []
-    for training in trainings:
-        run = training.folder / json.loads((training.folder / "training.json").read_text())["run"]
-        latest = CheckpointFolder(run / MODELS).path(LATEST).read_bytes()
-        found.append((latest, (run / "metrics.jsonl").read_bytes()))
-    return found
-
-
 def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel]]:
     """An agent of a job, and a fold of a protocol."""
     changes = {"evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
@@ -244,7 +233,7 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
     killer.join(5.0)
     assert lost.is_set()
     assert "its process or node died; it is on " in capsys.readouterr().out
-    assert made(away) == made(here)
+    assert bits_of(away) == bits_of(here)
     assert all(finished_best(training, panels[training.market]) for training in away)
     (config,) = away[0].folder.glob("*/config.yaml")
     assert str(away[0].folder) in config.read_text()

@@ -32,14 +32,14 @@ from finflow.experiments.jobs.independent_trainings import (
     train_all,
 )
 from finflow.experiments.tasks import ComputeResources
-from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
 from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.judging.agent_strategy import EnsembleStrategy, load_agents
 from finflow.training.judging.evaluations import evaluate_agents
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
-from tests.commands import refusal
+from tests.commands import is_alive, refusal
+from tests.short_trainings import bits_of
 
 pytestmark = pytest.mark.usefixtures("quick_reports")
 ROOT = Path(__file__).parents[2]
@@ -59,17 +59,6 @@ def quick_phases() -> None:
 
 def config_in(folder: Path) -> Config:
     return small_config(folder, dict(QUICK))
-
-
-def bits(job: SeedJob) -> dict[int, tuple[bytes, bytes]]:
-    """The last checkpoint and the log of every agent, by seed."""
-    made = {}
-    for training in job.trainings:
-        note = json.loads((training.folder / "training.json").read_text())
-        run = training.folder / note["run"]
-        latest = CheckpointFolder(run / MODELS).path(LATEST).read_bytes()
-        made[training.config.train.seed] = (latest, (run / "metrics.jsonl").read_bytes())
-    return made
 
 
 def runs_of(training: Training) -> list[Path]:
@@ -115,7 +104,7 @@ def test_two_workers_one_of_them_killed_give_the_serial_run_bit_for_bit(
     killer.join(5.0)
     assert killed.is_set()
     assert "its process was killed (SIGKILL); it is done again" in capsys.readouterr().out
-    assert bits(job) == bits(serial)
+    assert bits_of(job.trainings) == bits_of(serial.trainings)
     assert [len(runs_of(training)) for training in job.trainings] == [1] * SEEDS
 
 
@@ -199,7 +188,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
     told = describe_trainings([job])
     assert told[0].startswith(f"{SEEDS} trainings, {len(done)} of them finished already; to run: seed ")
     run_all([job])
-    assert bits(job) == bits(serial)
+    assert bits_of(job.trainings) == bits_of(serial.trainings)
     assert agents(done) == kept
     assert [len(runs_of(training)) for training in job.trainings] == [1] * SEEDS
     numbers = [json.loads((one.folder / "reports" / "metrics.json").read_text()) for one in (job, serial)]
@@ -219,14 +208,6 @@ if __name__ == "__main__":
     job = make_seed_job(small_config(folder, {changes!r}), folder / "logs" / "job")
     train_all(job.trainings, {{"": job.panel}}, ComputeResources(workers=2))
 """
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process is there, and no mere entry in a table."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def agents(trainings: Sequence[Training]) -> dict[str, int]:

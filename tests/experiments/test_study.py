@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import Trial, TrialState
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from finflow.config import Config, TuneConfig, load_config
 from finflow.config.loading import values_by_key
 from finflow.errors import ConfigError
+from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.task_progress import this_host
-from finflow.experiments.tuning import trial_store
-from finflow.experiments.tuning.study import space_of
+from finflow.experiments.tuning import study_report, trial_store
+from finflow.experiments.tuning.study import EXCESS, REASON, UPDATES, encode_returns, space_of
+from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, draw_figures, study_files
 from finflow.experiments.tuning.trial_store import TrialStore, open_store
 
 IDENTITY = {"objective": "sharpe", "space": '{"a": "0 to 1"}'}
@@ -241,21 +248,6 @@ def test_what_is_drawn_depends_on_the_trials_before_and_not_on_stops(opens: Open
 
 
 @pytest.mark.parametrize(
-    ("identity", "words"),
-    [
-        ({**IDENTITY, "objective": "calmar"}, "another objective (sharpe, now calmar)"),
-        ({**IDENTITY, "space": '{"a": "0 to 2"}'}, "another space (a: 0 to 1, now 0 to 2)"),
-        ({**IDENTITY, "space": '{"a": "0 to 1", "b": "0 to 2"}'}, "another space (b: not searched, now 0 to 2)"),
-    ],
-)
-def test_a_study_that_is_another_is_refused(identity: dict[str, str], words: str, tmp_path: Path) -> None:
-    open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, {})
-    with pytest.raises(ConfigError) as caught:
-        open_store(TuneConfig(), tmp_path, "mine", identity, 10, None)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
     "storage",
     [
         "postgresql+psycopg://me:secret@127.0.0.1:1/none",
@@ -284,24 +276,21 @@ def test_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 OFF_POLICY = {"bcell.alpha_init", "bcell.cql_alpha", "bcell.expansion", "bcell.tau", "train.online_batch_size"}
+ON_POLICY = {"online.clip", "online.gae_lambda", "online.entropy_coefficient"}
 
 
 def of(algorithm: str) -> Config:
     return load_config(None, {"online.algorithm": algorithm}, {})
 
 
-def test_soft_actor_critic_is_searched_with_the_decisions_that_it_looks_ahead() -> None:
-    space = space_of(of("sac"))
-    assert set(space) >= OFF_POLICY | {"bcell.actor_lr", "bcell.critic_lr", "bcell.n_quantiles"}
-    assert not any(key.startswith("online.") for key in space)
+@pytest.mark.parametrize("algorithm", ["sac", "ppo", "trpo", "a2c"])
+def test_an_algorithm_is_searched_over_what_it_reads(algorithm: str) -> None:
+    space, read, other = space_of(of(algorithm)), OFF_POLICY, ON_POLICY
+    if algorithm != "sac":
+        read, other = other, read
+    assert set(space) >= read | {"bcell.actor_lr", "bcell.critic_lr", "bcell.n_quantiles"}
+    assert not set(space) & other
     assert list(space) == sorted(space)
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", "trpo", "a2c"])
-def test_on_policy_learning_is_searched_without_what_it_does_not_read(algorithm: str) -> None:
-    space = space_of(of(algorithm))
-    assert not OFF_POLICY & set(space)
-    assert {"online.clip", "online.gae_lambda", "online.entropy_coefficient"} <= set(space)
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "ppo"])
@@ -322,3 +311,103 @@ def test_a_space_that_is_given_is_the_whole_space() -> None:
     space = space_of(load_config(None, given, {}))  # type: ignore[arg-type]
     assert list(space) == ["bcell.expansion"]
     assert space["bcell.expansion"] == IntDistribution(0, 32, step=8)
+
+
+SPACE: dict[str, BaseDistribution] = {
+    "bcell.hidden_dim": CategoricalDistribution([8, 16]),
+    "bcell.tau": FloatDistribution(0.01, 0.1, log=True),
+}
+
+
+def trial(number: int, state: TrialState, **known: Any) -> FrozenTrial:
+    made = create_trial(state=state, **known)
+    made.number = number
+    return made
+
+
+def study(objective: tuple[str, ...] = ("sharpe",), count: int = 8) -> StudyData:
+    rng = np.random.default_rng(2)
+    trials = [
+        trial(
+            number,
+            TrialState.COMPLETE,
+            values=rng.normal(size=len(objective)).tolist(),
+            params={"bcell.tau": float(rng.uniform(0.01, 0.1)), "bcell.hidden_dim": int(rng.choice([8, 16]))},
+            distributions=SPACE,
+            intermediate_values={1: 0.1, 2: float(rng.normal())} if len(objective) == 1 else {},
+            user_attrs={UPDATES: 100, EXCESS: encode_returns(rng.normal(size=320))},
+        )
+        for number in range(count)
+    ]
+    params = {"bcell.tau": 0.05, "bcell.hidden_dim": 8}
+    stopped = {"params": params, "distributions": SPACE, "user_attrs": {UPDATES: 20}}
+    values = {} if len(objective) > 1 else {"intermediate_values": {1: -1.0}}
+    trials.append(trial(count, TrialState.PRUNED, **stopped, **values))
+    reason = {REASON: "<script>the guard gave up</script>"}
+    trials.append(trial(count + 1, TrialState.FAIL, user_attrs=reason))
+    return StudyData(
+        title="Search for <b>sharpe</b>",
+        subtitle="10 trials",
+        objective=objective,
+        trials=tuple(trials),
+        space=SPACE,
+        tried=9,
+        facts={"code": "c0de"},
+    )
+
+
+@pytest.fixture(autouse=True)
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures cost seconds, and most tests look at numbers: they are drawn where a test asks for them."""
+    monkeypatch.setattr(study_report, "draw_figures", lambda *_: [])
+
+
+def test_every_number_on_the_page_is_in_the_file() -> None:
+    files = study_files(study())
+    page, numbers = str(files[PAGE]), json.loads(files[NUMBERS])
+    cells = re.findall(r'data-path="([^"]+)" data-value="([^"]+)"', page)
+    assert len(cells) > 15
+    for path, value in cells:
+        assert value == repr(look_up(numbers, tuple(path.split("/"))))
+    counts = {"all": 10, "complete": 8, "failed": 1, "pruned": 1, "tried": 9, "updates": 820}
+    best = int(np.argmax([one.values[0] for one in study().complete]))
+    assert numbers["summary"] == {**counts, "best": best}
+    assert numbers["trials"][8]["course"] == {"1": -1.0}
+
+
+def test_the_page_stands_alone_and_believes_nobody() -> None:
+    page = str(study_files(study())[PAGE])
+    assert "<script>" not in page
+    assert "<b>sharpe" not in page
+    assert re.findall(r'(?:src|href)="(?!data:|#)', page) == []
+
+
+@pytest.mark.usefixtures("images")
+@pytest.mark.parametrize(
+    ("objective", "views"),
+    [
+        (("sharpe",), {"history", "importances", "slices", "parallel", "courses", "choice-logits"}),
+        (
+            ("sharpe", "cvar"),
+            {"history", "history-2", "front", "importances-2", "slices", "parallel"},
+        ),
+    ],
+)
+def test_there_is_a_figure_for_each_view(
+    monkeypatch: pytest.MonkeyPatch, objective: tuple[str, ...], views: set[str]
+) -> None:
+    monkeypatch.setattr(study_report, "draw_figures", draw_figures)
+    files = study_files(study(objective))
+    assert {f"{view}.png" for view in views} <= {name for name in files if name.endswith(".png")}
+    shown = re.findall(r'id="([^"]+)"', str(files[PAGE]))
+    assert len(shown) == len(set(shown))
+    assert views <= set(shown)
+
+
+def test_a_study_without_a_result_has_a_page_that_says_so() -> None:
+    data = study()
+    empty = replace(data, trials=data.trials[-1:])
+    page = str(study_files(empty)[PAGE])
+    assert "No trial has a value" in page
+    assert "The probability of backtest overfitting cannot be computed" in page
+    assert "the guard gave up" in page

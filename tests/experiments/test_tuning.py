@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -20,15 +21,25 @@ import pytest
 from optuna.trial import TrialState
 
 from finflow.cli import main
-from finflow.config import Config, dump_config, load_config
+from finflow.config import OBJECTIVES, RANKING_OBJECTIVES, Config, dump_config, load_config
 from finflow.errors import ConfigError, OutputError, TrainingError
+from finflow.evaluation.analysis.decision_quality import rank
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
+from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.tasks import ComputeResources
 from finflow.experiments.tuning import study_report, trial_store, trial_training as trials, tuning
-from finflow.experiments.tuning.study import ATTRIBUTES, BEST, begin, decode_returns, stored_study
+from finflow.experiments.tuning.study import BEST, EXCESS, REASON, UPDATES, begin, decode_returns, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
 from finflow.experiments.tuning.trial_store import TrialStore
-from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
+from finflow.experiments.tuning.trial_training import (
+    TrialContext,
+    cautious_mean,
+    measure_objectives,
+    run_trial,
+    trial_context,
+)
 from finflow.experiments.tuning.tuning import StudyOutcome, rerun, run_waiting_trials, tune, work
 from finflow.training.phases.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
@@ -121,7 +132,7 @@ def test_no_bar_of_the_test_window_moves_a_bit_of_a_trial(tmp_path: Path) -> Non
 def test_a_trial_that_reaches_for_the_test_window_is_stopped(tmp_path: Path) -> None:
     config = made(tmp_path)
     context = trial_context(config, (), 6)
-    training_data = context.training_data(context.folds[0], config)
+    training_data = context.folds[0].training_data(context.panel, config)
     with pytest.raises(ValueError, match="no test window"):
         training_data.held_out_process()
     with pytest.raises(ValueError, match="no test window"):
@@ -156,7 +167,7 @@ def test_every_trial_is_there_once_and_those_that_cannot_be_trained_say_why(
     failed = [trial for trial in store.trials if trial.state == TrialState.FAIL]
     for trial in failed:
         assert trial.params["bcell.n_quantiles"] == 2
-        assert "bcell.dropped_quantiles = 2 must be below" in trial.user_attrs[ATTRIBUTES.reason]
+        assert "bcell.dropped_quantiles = 2 must be below" in trial.user_attrs[REASON]
     assert 0 < len(failed) < 6
     assert store.counts.complete == 6 - len(failed)
     assert store.trials[0].params == {"bcell.actor_lr": 3e-3, "bcell.gamma": 0.99, "bcell.n_quantiles": 4}
@@ -185,12 +196,12 @@ def test_a_trial_that_was_not_recorded_to_its_end_is_not_done_again(tmp_path: Pa
     assert first is not None
     begun.store.requeue(first)
     with pytest.raises(ConfigError, match=r"--trial 0: it was stopped .* waited again as trial 6: name that"):
-        rerun(begun.config, begun.folder, 0)
+        rerun(begun.context.config, begun.folder, 0)
     again = begun.store.claim()
     assert again is not None
     begun.store.study.tell(again, state=TrialState.FAIL)
     with pytest.raises(ConfigError, match="--trial 6: its worker was lost each time, and nothing was recorded"):
-        rerun(begun.config, begun.folder, 6)
+        rerun(begun.context.config, begun.folder, 6)
 
 
 def test_a_trial_is_done_again_here_and_now_and_one_that_comes_out_otherwise_is_told(
@@ -228,19 +239,19 @@ def test_the_best_says_among_how_many_it_was_chosen_and_is_taken_by_a_training(
 
 def test_the_report_shows_the_study_and_the_luck_of_its_choice(outcome: StudyOutcome) -> None:
     page = outcome.report.read_text("utf-8")
-    for anchor in ("history", "slices", "parallel", "courses", "overfitting", "failed", "space", "settings"):
+    for anchor in ("history", "slices", "parallel", "courses", "choice", "failed", "space", "settings"):
         assert f'id="{anchor}"' in page
     assert "http" not in page.replace("http-equiv", "")
     numbers = json.loads((outcome.folder / REPORTS / "study.json").read_text("utf-8"))
     with np.load(outcome.folder / REPORTS / RETURNS) as kept:
         excess, which = kept["excess"], kept["trials"].tolist()
-    assert numbers["overfitting"]["pbo"] == overfitting(excess).pbo
+    assert numbers["choice"]["overfitting"]["pbo"] == overfitting(excess).pbo
     study = begin(stored_study(outcome.folder), outcome.folder).store
     context = trial_context(stored_study(outcome.folder), (), 6)
     for column, number in enumerate(which):
         own = excess[:, column]
         trial = study.study.trials[number]
-        np.testing.assert_array_equal(own, decode_returns(trial.user_attrs[ATTRIBUTES.excess]))
+        np.testing.assert_array_equal(own, decode_returns(trial.user_attrs[EXCESS]))
         sharpe = np.sqrt(252) * own.mean() / own.std(ddof=1)
         assert sharpe == pytest.approx(trial.values[0], rel=1e-5)
     assert len(excess) == len(context.folds[0].tests[0]) - 1
@@ -458,7 +469,7 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
     outcome = tune(config, None, HERE, lambda line: None)
     assert outcome.lines[0] == "4 trials: 2 completed, 2 stopped early, 0 failed"
     store = begin(stored_study(outcome.folder), outcome.folder).store
-    whole, cut = (store.trials[number].user_attrs[ATTRIBUTES.updates] for number in (0, 3))
+    whole, cut = (store.trials[number].user_attrs[UPDATES] for number in (0, 3))
     assert 0 < cut < whole
     assert load_config(outcome.folder / BEST, environ={}).evaluation.configurations_tried == 4
     worth = iter([97.0])
@@ -488,12 +499,8 @@ def test_several_objectives_have_a_front(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--n-trials", "0"], "tune.n_trials = 0 (command line): must be a whole number of at least 1"),
-        (["--objective", "sharp"], "did you mean sharpe?"),
-        (["--set", "tune.storage=postgresql+psycopg://me:secret@127.0.0.1:1/none"], "cannot use the storage postgres"),
         (["--storage", "postgresql://me:secret@db:port/none"], "'postgresql:...': it is not the URL of a database"),
         (["--set", "tune.space={bcell.gama: {low: 0.9, high: 0.99}}"], "the nearest valid key is bcell.gamma"),
-        (["--workers", "0"], "'0' must be a whole number, 1 or more"),
         (["--trial", "3"], "--trial belongs to --mode tune with --resume"),
         (["--universe", "some.txt"], "--universe belongs to --mode train"),
         (["--resume", "nowhere"], "nowhere is not the folder of a study"),
@@ -562,3 +569,58 @@ def test_a_fault_of_the_report_is_none_of_the_storage(outcome: StudyOutcome, mon
     monkeypatch.setattr(tuning, "report_study", fail)
     with pytest.raises(OSError, match="no font"):
         tuning.conclude(begun)
+
+
+def backtest(returns: np.ndarray) -> Backtest:
+    steps = len(returns)
+    dates = np.datetime64("2020-01-01") + np.arange(steps)
+    flat = np.zeros(steps)
+    weights = np.tile([1.0, 0.0], (steps, 1))
+    return Backtest("mine", dates, returns, flat + 1e-4, flat, flat, weights, ("A", "cash"))
+
+
+def test_objectives_are_the_metrics_of_the_report_in_the_order_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    run, base = (backtest(rng.normal(5e-4, 0.01, 300)) for _ in range(2))
+    found = measure_objectives(OBJECTIVES, run, 0.05, base, 20)
+    assert found[:4] == (
+        metrics.sharpe(run.returns, run.cash_returns),
+        metrics.sortino(run.returns, run.cash_returns),
+        metrics.calmar(run.returns),
+        metrics.cvar(run.returns, 0.05),
+    )
+    assert found[4] == track_of(run.returns - base.returns).dsr(20, 1 / 299)
+    assert measure_objectives(("cvar", "sharpe"), run, 0.05) == (found[3], found[0])
+    with pytest.raises(ValueError, match="over equal weight"):
+        measure_objectives(("dsr",), run, 0.05)
+
+
+def test_weights_are_judged_as_a_ranking() -> None:
+    """Weights that foretell every order measure 1; equal weights have no rank correlation; without a ranking none."""
+    rng = np.random.default_rng(2)
+    forward = rng.normal(0.0, 0.01, (40, 5))
+    foretold = rank(forward - forward.min(), forward, 2)
+    run = backtest(rng.normal(5e-4, 0.01, 300))
+    assert measure_objectives(RANKING_OBJECTIVES, run, 0.05, ranking=foretold) == pytest.approx((1.0, 1.0, 1.0, 1.0))
+    alike = measure_objectives(RANKING_OBJECTIVES, run, 0.05, ranking=rank(np.full((40, 5), 0.2), forward, 2))
+    assert np.isfinite(alike[:3]).all()
+    assert math.isnan(alike[3])
+    assert all(math.isnan(value) for value in measure_objectives(RANKING_OBJECTIVES, run, 0.05))
+
+
+def test_more_tries_deflate_more() -> None:
+    rng = np.random.default_rng(1)
+    run, base = backtest(rng.normal(2e-3, 0.01, 300)), backtest(rng.normal(0, 0.01, 300))
+    few, many = (measure_objectives(("dsr",), run, 0.05, base, tries)[0] for tries in (2, 200))
+    assert 0.0 < many < few < 1.0
+
+
+def test_what_has_no_risk_is_no_number() -> None:
+    run = backtest(np.full(300, 1e-4))
+    assert all(math.isnan(value) for value in measure_objectives(("sharpe", "calmar", "dsr"), run, 0.05, run, 3))
+
+
+def test_several_trainings_count_by_their_mean_less_half_a_deviation() -> None:
+    assert cautious_mean([1.0, 3.0]) == pytest.approx(2.0 - 0.5 * math.sqrt(2.0))
+    assert cautious_mean([1.5]) == 1.5
+    assert math.isnan(cautious_mean([1.0, math.nan]))

@@ -11,9 +11,8 @@ import pytest
 from yfinance.exceptions import YFRateLimitError
 
 from finflow.cli import main
-from finflow.cli.configuration import resolve
 from finflow.cli.option_table import CONFIGURATION, SCALE, add_options
-from finflow.cli.options import UNIVERSES, Parser
+from finflow.cli.options import UNIVERSES, Parser, resolve
 from finflow.config import Config, MarketConfig
 from finflow.errors import FinflowError, MarketError
 from finflow.market.sources.yahoo import request_end

@@ -66,7 +66,7 @@ def test_in_a_second_process_they_learn_the_same_bits(
 ) -> None:
     check_same(learned(train_through(tiny(**FOUR))), here)
     assert len(calls) == 1
-    assert not calls[0]._process.process.is_alive()
+    assert not calls[0].process.is_alive()
 
 
 @pytest.mark.parametrize("place", [13, 14])
@@ -79,8 +79,8 @@ def test_where_that_process_is_killed_they_learn_the_same_bits(
     def begin(self: cores.ForkedCalls[Any, Any], work: Any) -> None:
         begun.append(work)
         if len(begun) == place:
-            self._process.process.kill()
-            self._process.process.join()
+            self.process.kill()
+            self.process.join()
         original(self, work)
 
     monkeypatch.setattr(LearnerCalls, "begin", begin)

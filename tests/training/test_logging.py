@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -251,39 +251,17 @@ def test_an_interrupted_phase_is_not_called_finished() -> None:
 WITH_WANDB = load_config(None, {"output.log_with": "wandb"}, environ={})
 
 
-class FakeWandb(ModuleType):
-    """Stands in for the package, and keeps what it is told; `fails` names a function that raises."""
-
-    fails, finished = "", 0
-
-    def __init__(self) -> None:
-        super().__init__("wandb")
-        self.begun: list[dict[str, Any]] = []
-        self.logged: list[tuple[int, dict[str, Any]]] = []
-        self.summary: dict[str, float] = {}
-
-    def init(self, **settings: Any) -> FakeWandb:
-        self._check("init")
-        self.begun.append(settings)
-        return self
-
-    def log(self, values: dict[str, Any], step: int) -> None:
-        self._check("log")
-        self.logged.append((step, values))
-
-    def finish(self) -> None:
-        self.finished += 1
-
-    def _check(self, name: str) -> None:
-        if self.fails == name:
-            raise ConnectionError("no answer\nsecond line")
-
-
 @pytest.fixture
-def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
-    fake = FakeWandb()
+def wandb(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """Stands in for the package, and for the run that it begins."""
+    fake = MagicMock(summary={})
+    fake.init.return_value = fake
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return fake
+
+
+def rows_in(wandb: MagicMock) -> list[tuple[int, dict[str, Any]]]:
+    return [(call.kwargs["step"], call.args[0]) for call in wandb.log.call_args_list]
 
 
 def logged(folder: Path, tell: Callable[[str], None] = print) -> None:
@@ -298,7 +276,7 @@ def logged(folder: Path, tell: Callable[[str], None] = print) -> None:
         )
 
 
-def test_hyperparameters_and_final_metrics_are_read_back_from_the_event_file(tmp_path: Path, wandb: FakeWandb) -> None:
+def test_hyperparameters_and_final_metrics_are_read_back_from_the_event_file(tmp_path: Path, wandb: MagicMock) -> None:
     logged(tmp_path)
     events = events_in(tmp_path)
     assert curve(tmp_path, "hparams/sharpe") == [(60, 1.5)]
@@ -312,20 +290,20 @@ def test_hyperparameters_and_final_metrics_are_read_back_from_the_event_file(tmp
 
 
 def test_rows_events_and_the_result_go_to_wandb_too(
-    tmp_path: Path, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wandb: MagicMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged(tmp_path / "runs" / "20260131_120000")
-    assert wandb.logged == [
+    assert rows_in(wandb) == [
         (50, {"offline/v_loss": 0.5}),
         (60, {"online/sharpe": 0.25}),
         (60, {"guard/loss": "warning: high"}),
     ]
     assert wandb.summary == {"test/sharpe": 1.5}
-    assert wandb.finished == 1
+    assert wandb.finish.call_count == 1
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     logged(tmp_path / "runs" / "20260131_120000")
     logged(tmp_path / "runs" / "20260131_130000")
-    begun, again, other = wandb.begun
+    begun, again, other = (call.kwargs for call in wandb.init.call_args_list)
     assert (begun["project"], begun["name"], begun["group"]) == ("finflow", "20260131_120000", "runs")
     assert begun["config"]["bcell.gamma"] == 0.99
     json.dumps(begun["config"])
@@ -333,13 +311,13 @@ def test_rows_events_and_the_result_go_to_wandb_too(
     assert (again["resume"], again["project"]) == ("allow", "mine")
 
 
-def test_a_failure_of_the_service_ends_the_tracking_and_not_the_training(tmp_path: Path, wandb: FakeWandb) -> None:
+def test_a_failure_of_the_service_ends_the_tracking_and_not_the_training(tmp_path: Path, wandb: MagicMock) -> None:
     told: list[str] = []
-    wandb.fails = "log"
+    wandb.log.side_effect = ConnectionError("no answer\nsecond line")
     logged(tmp_path, told.append)
     assert told == ["Weights & Biases failed, and is left out from here on: no answer second line"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-    wandb.fails = "init"
+    wandb.init.side_effect = wandb.log.side_effect
     with pytest.raises(OutputError, match=r"did not start \(no answer second line\).*WANDB_MODE=offline"):
         WandbRun(WITH_WANDB, tmp_path, told.append)
 
@@ -416,10 +394,10 @@ def test_where_curves_go_decides_no_result() -> None:
 
 
 @pytest.mark.usefixtures("quick_reports")
-def test_a_training_reports_its_final_metrics(wandb: FakeWandb, tiny: Make) -> None:
+def test_a_training_reports_its_final_metrics(wandb: MagicMock, tiny: Make) -> None:
     trainer = train_through(tiny(output__log_with="wandb", train__online_episodes=4))
     outcome = trainer.train()
     sharpe = outcome.summary["finflow"]["sharpe"]
     assert wandb.summary["test/sharpe"] == sharpe
-    assert {"online/validation_sharpe"} <= {name for _, values in wandb.logged for name in values}
+    assert {"online/validation_sharpe"} <= {name for _, values in rows_in(wandb) for name in values}
     assert curve(trainer.run_folder, "hparams/sharpe")[0][1] == pytest.approx(sharpe, abs=1e-5)

@@ -8,6 +8,7 @@ trainings, which run side by side with those of other markets.
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,8 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finflow.config import Config, EvaluationConfig, changed_keys, config_hash, dump_run, replace_values
-from finflow.config.schema import KEYS
+from finflow.config import Config, EvaluationConfig, changed_values, config_hash, dump_run, replace_values
 from finflow.errors import CheckpointError, MarketError
 from finflow.evaluation.multi_run.comparison_page import universes_page
 from finflow.experiments.jobs.walk_forward import Fold
@@ -27,7 +27,7 @@ from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.json_text import format_json, parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.provenance import code_hash
+from finflow.provenance import code_hash, short_hash
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.run_folder import CONFIG, JOB, NOTE, best_in, is_plain_name, write_manifest
 from finflow.training.data.training_data import TrainingData, device_here, prepare_from
@@ -152,6 +152,12 @@ class SeedJob(Job):
         return outcome
 
 
+def mark_of(config: Config, *cuts: object) -> str:
+    """A hash of all that decides the trainings of a job: keys of learning, and how the market is cut."""
+    learning = config_hash(replace_values(config, {"evaluation": EvaluationConfig()}))
+    return short_hash(json.dumps([learning, *cuts], sort_keys=True))
+
+
 def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
     """Load the prices of a job, and check that an agent can be trained and evaluated.
 
@@ -173,7 +179,7 @@ def describe_trainings(jobs: Sequence[Job]) -> list[str]:
     if not left:
         return [f"{count} trainings, all of them finished already; only their evaluation is left"]
     there = f", {finished} of them finished already" if finished else ""
-    changed = ", ".join(changed_keys(jobs[0].config, KEYS))
+    changed = ", ".join(changed_values(Config(), jobs[0].config))
     return [
         f"{count} training{'s' if count > 1 else ''}{there}; to run: {'; '.join(left)}",
         f"configuration: the defaults{f', except {changed}' if changed else ''}",
@@ -275,30 +281,27 @@ def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
     OutputError
         If another process is doing so.
     """
+    panel = panels[training.market]
     with in_use(training.folder):
-        return _train_alone(panels[training.market], training)
-
-
-def _train_alone(panel: MarketPanel, training: Training) -> Result:
-    if finished_best(training, panel) is not None:
-        return {"run": training.note(panel)["run"]}
-    run = _run_to_resume(training, panel)
-    trainer = FinFlowTrainer(
-        training.config,
-        resume=run,
-        pretrained=training.warm_start if run is None else None,
-        training_data=training.training_data(panel),
-        progress=task_progress(),
-    )
-    note = {**training.fingerprint(panel), "run": trainer.run_folder.name}
-    try:
-        write_atomically(training.folder / NOTE, format_json({**note, "finished": False}))
-        trainer.train_iql()
-        trainer.finetune()
-    finally:
-        trainer.discard_if_unused()
-    write_atomically(training.folder / NOTE, format_json({**note, "finished": True}))
-    return {"run": trainer.run_folder.name}
+        if finished_best(training, panel) is not None:
+            return {"run": training.note(panel)["run"]}
+        run = _run_to_resume(training, panel)
+        trainer = FinFlowTrainer(
+            training.config,
+            resume=run,
+            pretrained=training.warm_start if run is None else None,
+            training_data=training.training_data(panel),
+            progress=task_progress(),
+        )
+        note = {**training.fingerprint(panel), "run": trainer.run_folder.name}
+        try:
+            write_atomically(training.folder / NOTE, format_json({**note, "finished": False}))
+            trainer.train_iql()
+            trainer.finetune()
+        finally:
+            trainer.discard_if_unused()
+        write_atomically(training.folder / NOTE, format_json({**note, "finished": True}))
+        return {"run": trainer.run_folder.name}
 
 
 def _run_to_resume(training: Training, panel: MarketPanel) -> Path | None:

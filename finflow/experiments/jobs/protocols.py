@@ -6,7 +6,6 @@ trainings run here or elsewhere, each in a folder of its own under the protocol'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from finflow.config import Config, EvaluationConfig, config_hash, replace_values
+from finflow.config import Config
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.multi_run.repeated_trainings import (
@@ -26,9 +25,9 @@ from finflow.evaluation.multi_run.repeated_trainings import (
 )
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.significance_tests import Tries
-from finflow.experiments.jobs.independent_trainings import Job, Training
+from finflow.experiments.jobs.independent_trainings import Job, Training, mark_of
 from finflow.experiments.jobs.walk_forward import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
-from finflow.provenance import code_hash, short_hash
+from finflow.provenance import code_hash
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AGENT, Agents
@@ -150,10 +149,8 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
     panel, _ = load_before_test(config)
     settings = config.evaluation.protocol
     folds = folds_of(protocol, panel.n_bars, settings, history_of(panel))
-    learning = config_hash(replace_values(config, {"evaluation": EvaluationConfig()}))
-    cuts = json.dumps([learning, settings.model_dump(exclude={"seeds"})], sort_keys=True)
-    name = f"{protocol}-{short_hash(cuts)}"
-    folder = (parent or config.output.logs_dir / "protocols") / name
+    mark = mark_of(config, settings.model_dump(exclude={"seeds"}))
+    folder = (parent or config.output.logs_dir / "protocols") / f"{protocol}-{mark}"
     job = ProtocolJob(config, panel, folder, market, protocol=protocol, folds=folds)
     for fold in folds:  # before hours of training
         process = job.fold_training(fold, config.train.seed).training_data(panel).process

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from finflow.evaluation.backtest import BASELINE, Backtest
-from finflow.evaluation.page.drawing import Rendered, wealth_figure
+from finflow.evaluation.page.drawing import wealth_figure
 from finflow.evaluation.page.page_numbers import (
     Drawdown,
     Number,
@@ -179,8 +179,11 @@ def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> Page:
     compared, folds = columns_of(Figures, "figures", ROW), columns_of(FoldNumbers, "folds", ROW)
     head = "Over all folds, net of costs"
     table = make_table("Compared", head, COMPARED, compared, marked=NEW, heading=False)
+    caption = "Growth of 1 over the evaluated windows"
+    growth = {run.name: np.cumprod(1.0 + run.returns) for run in runs}
+    more = f"{caption}, net of costs; each agent begins every window in cash."
     sections = [
-        figure_section(_wealth(runs)),
+        figure_section(wealth_figure("wealth", caption, more, runs[0].dates, growth, NEW)),
         Section("compared", "Figures", tables=(table,)),
         Section("folds", "Folds", tables=(make_table("Folds", "Evaluated", rows, folds, heading=False),)),
         Section("rule", "The rule", notes=_method(numbers)),
@@ -200,15 +203,4 @@ def _method(numbers: RetrainNumbers) -> tuple[str, ...]:
         f"margin that happens with a probability of about {chance:.2%} in comparison {numbers.comparison} of this "
         "agent, and over all its comparisons of at most 5 %.",
         "An old agent that does worse than before is no reason by itself: a retrained one may do no better.",
-    )
-
-
-def _wealth(runs: Sequence[Backtest]) -> Rendered:
-    return wealth_figure(
-        "wealth",
-        "Growth of 1 over the evaluated windows",
-        "Growth of 1 over the evaluated windows, net of costs; each agent begins every window in cash.",
-        runs[0].dates,
-        {run.name: np.cumprod(1.0 + run.returns) for run in runs},
-        NEW,
     )

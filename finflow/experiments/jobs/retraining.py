@@ -9,21 +9,19 @@ says "replace", the agent that is to replace it is trained on the newest window.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from finflow.config import Config, EvaluationConfig, ProtocolConfig, config_hash, replace_values
+from finflow.config import Config, ProtocolConfig, replace_values
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE, MINIMUM_BLOCKS, Resampling
 from finflow.evaluation.statistics.metrics import sharpe, summarise
-from finflow.experiments.jobs.independent_trainings import Job, Training, train_all
+from finflow.experiments.jobs.independent_trainings import Job, Training, mark_of, train_all
 from finflow.experiments.jobs.retrain_results import (
     NEW,
     OLD,
@@ -40,7 +38,7 @@ from finflow.files import write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.provenance import short_hash
+from finflow.trading.live_market import read_part
 from finflow.trading.price_checks import check_history
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, read_best
 from finflow.training.checkpoints.run_folder import MANIFEST, Kind, resolve_run
@@ -164,7 +162,8 @@ class Retraining(Job):
         lead = measure_lead(
             runs[0], runs[1], rule, Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)
         )
-        history, gaps = check_history(self.panel, (), data_of(self.old)), self.old_data.gap_note()
+        history = check_history(self.panel, (), read_part(self.old.run_folder / MANIFEST, "data"))
+        gaps = self.old_data.gap_note()
         numbers = RetrainNumbers(
             answer=rule.answer(lead),
             until=str(self.panel.dates[-1]),
@@ -226,7 +225,7 @@ def prepare_retraining(run: Path, config: Config, parent: Path | None = None) ->
     refuse_own_decisions(config)
     old = read_best(run)
     panel = load_panel(config.market)
-    _check_universe(panel, data_of(old).get("assets"), run)
+    _check_universe(panel, read_part(old.run_folder / MANIFEST, "data").get("assets"), run)
     if config.market.test_end is not None:
         panel = panel.until(panel.bars_until(config.market.test_end))
     settings, seen = config.trading.retrain, panel.bars_until(config.market.validation_end)
@@ -250,21 +249,13 @@ def prepare_retraining(run: Path, config: Config, parent: Path | None = None) ->
     known = replace(known, window=settings.window or seen - old_data.features.first_bar)
     folds = retrain_folds(known, settings.folds, protocol)
     folder = parent or saved.folder.parent / FOLDER / saved.folder.name
+    cuts = [[fold.pieces[0].start, fold.pieces[0].stop, fold.validation, fold.tests[0].start] for fold in folds]
+    mark = mark_of(config, panel.sha256, hashlib.sha256(old.path.read_bytes()).hexdigest(), cuts)
+    folder = folder / f"{panel.dates[-1]}-{mark}"
     retraining = Retraining(config, panel, folder, run=run, old=old, old_data=old_data, known=known, folds=folds)
-    retraining = replace(retraining, folder=folder / f"{panel.dates[-1]}-{_mark(retraining)}")
     for training in retraining.trainings:  # before any of them runs
         training.training_data(panel)
     return retraining
-
-
-def _mark(retraining: Retraining) -> str:
-    """A hash of everything that decides the retrainings."""
-    learning = config_hash(replace_values(retraining.config, {"evaluation": EvaluationConfig()}))
-    cuts = [
-        [fold.pieces[0].start, fold.pieces[0].stop, fold.validation, fold.tests[0].start] for fold in retraining.folds
-    ]
-    before = hashlib.sha256(retraining.old.path.read_bytes()).hexdigest()
-    return short_hash(json.dumps([learning, retraining.panel.sha256, before, cuts]))
 
 
 def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path) -> None:
@@ -278,15 +269,6 @@ def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path
         f"the prices are of another universe than that of {run} ({named}): a retraining keeps its universe; train a "
         "new agent with --mode train"
     )
-
-
-def data_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Facts about the data of a run, as far as its manifest is still there."""
-    try:
-        data = parse_json((checkpoint.run_folder / MANIFEST).read_text("utf-8"))["data"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _number_of(folder: Path) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -138,7 +138,6 @@ def describe_values(distribution: Distribution) -> str:
 class Tuning:
     """A study that is open."""
 
-    config: Config
     folder: Path
     context: TrialContext
     store: TrialStore
@@ -185,7 +184,7 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Tuning(config, folder, replace(context, config=config, tries=store.tries), store)
+    return Tuning(folder, replace(context, config=config, tries=store.tries), store)
 
 
 def open_study(
@@ -211,20 +210,10 @@ def _identity(config: Config, context: TrialContext) -> dict[str, str]:
 
 BEST = "best.yaml"
 PARETO = "pareto"
-LONGEST_RETURNS = 1 << 26  # bytes, of a text of any length
 
 
-class _Attributes(NamedTuple):
-    """Names of what is kept with a trial."""
-
-    seeds: str = "seeds"
-    updates: str = "updates"
-    excess: str = "excess"
-    reason: str = "reason"
-    code: str = "code"
-
-
-ATTRIBUTES = _Attributes()
+SEEDS, UPDATES, EXCESS, REASON, CODE = "seeds", "updates", "excess", "reason", "code"
+"""Attributes of a trial: seeds of its trainings; updates; daily returns less cash; why it failed; hash of the code."""
 
 
 def encode_returns(returns: NDArray[np.float64]) -> str:
@@ -241,15 +230,14 @@ def decode_returns(text: str) -> NDArray[np.float64]:
         If it is none: something else has written to the storage.
     """
     try:
-        content = zlib.decompressobj().decompress(base64.b64decode(text), LONGEST_RETURNS)
-        return np.frombuffer(content, dtype="<f4").astype(np.float64)
+        return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<f4").astype(np.float64)
     except (ValueError, TypeError, zlib.error) as error:
         raise ConfigError(f"the storage of the study holds returns of a trial that are damaged ({error})") from None
 
 
 def reason_of(trial: FrozenTrial) -> str:
     """Reason why a trial failed."""
-    return str(trial.user_attrs.get(ATTRIBUTES.reason, LOST))
+    return str(trial.user_attrs.get(REASON, LOST))
 
 
 def describe_outcome(trial: FrozenTrial, objective: Sequence[str]) -> str:

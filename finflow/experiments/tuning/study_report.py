@@ -15,19 +15,18 @@ from typing import Any
 
 import numpy as np
 import optuna
-from numpy.typing import NDArray
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization import matplotlib as plots
 
 from finflow.config import Config
-from finflow.errors import EvidenceError
 from finflow.evaluation.page.drawing import DOTS_PER_INCH, WIDTH, Rendered, pyplot_restored
 from finflow.evaluation.page.section import ROW, Cell, Headline, Page, Section, Sentence, make_table
-from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_histogram
+from finflow.evaluation.statistics.backtest_overfitting import choice_section
 from finflow.experiments.tuning.study import (
-    ATTRIBUTES,
+    EXCESS,
+    UPDATES,
     Space,
     best_trial,
     count_tried,
@@ -118,17 +117,17 @@ def report_study(config: Config, context: TrialContext, folder: Path, store: Tri
 
 def study_files(data: StudyData) -> dict[str, bytes | str]:
     """The page, its numbers, its figures and the trials' returns, by file name."""
-    known = [trial for trial in data.complete if ATTRIBUTES.excess in trial.user_attrs]
-    returns = {trial.number: decode_returns(trial.user_attrs[ATTRIBUTES.excess]) for trial in known}
+    known = [trial for trial in data.complete if EXCESS in trial.user_attrs]
+    returns = {trial.number: decode_returns(trial.user_attrs[EXCESS]) for trial in known}
     excess = np.stack(list(returns.values()), axis=1) if returns else np.zeros((0, 0))
-    overfit, without = _overfitting(excess)
+    choice = choice_section(excess, [_name(trial) for trial in known], "the evaluated windows", what="trials")
     drawn = itertools.groupby(draw_figures(data), key=lambda figure: figure.title)
     figures = [(title, tuple(group)) for title, group in drawn]
     space = {key: describe_values(values) for key, values in data.space.items()}
     sections = [
         _best(data),
         *(Section(group[0].name, title, figures=group) for title, group in figures),
-        _choice(overfit, without, len(data.complete)),
+        choice,
         *_failed(data.trials),
         Section("space", "Search space", tables=(make_table("Space", "Key", space, [("values", space)]),)),
         Section("settings", "Data and settings", facts=data.facts),
@@ -138,17 +137,10 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
         "summary": _counts(data),
         "importances": data.importances,
     }
-    page = Page(data.title, data.subtitle, _finding(data, overfit), sections, numbers)
+    page = Page(data.title, data.subtitle, _finding(data, choice), sections, numbers)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, trials=np.array(list(returns), dtype=np.int64), excess=excess)
     return {**page.files(PAGE, NUMBERS), RETURNS: buffer.getvalue()}
-
-
-def _overfitting(excess: NDArray[np.float64]) -> tuple[Overfitting | None, str]:
-    try:
-        return overfitting(excess), ""
-    except EvidenceError as error:
-        return None, f"There is no probability of overfitting: {error}."
 
 
 def _counts(data: StudyData) -> dict[str, object]:
@@ -158,7 +150,7 @@ def _counts(data: StudyData) -> dict[str, object]:
         "all": len(data.trials),
         "tried": data.tried,
         "best": int(data.best.removeprefix("trial ")) if data.best else None,
-        "updates": sum(trial.user_attrs.get(ATTRIBUTES.updates) or 0 for trial in data.trials),
+        "updates": sum(trial.user_attrs.get(UPDATES) or 0 for trial in data.trials),
     }
 
 
@@ -166,7 +158,7 @@ def _state(trial: FrozenTrial) -> str:
     return "failed" if trial.state == TrialState.FAIL else trial.state.name.lower()
 
 
-def _finding(data: StudyData, overfit: Overfitting | None) -> Headline:
+def _finding(data: StudyData, choice: Section) -> Headline:
     names = ("all", "complete", "pruned", "failed", "updates", "tried")
     count = {name: Cell(("summary", name), ",", 0) for name in names}
     trials: Sentence = (
@@ -180,8 +172,8 @@ def _finding(data: StudyData, overfit: Overfitting | None) -> Headline:
         *(part for name, figure in figures.items() for part in (f"{name} ", figure, ", ")),
         "on windows that it was chosen by: the best of many is overestimated there.",
     )
-    if overfit is not None:
-        chance = Cell(("overfitting", "pbo"), "%", 0)
+    if choice.figures:
+        chance = Cell((choice.key, "overfitting", "pbo"), "%", 0)
         chosen = (*chosen, " The probability that such a choice is overfitted is ", chance, ".")
     counted = (
         *trials,
@@ -212,31 +204,6 @@ def _name(trial: FrozenTrial) -> str:
     return f"trial {trial.number}"
 
 
-def _choice(overfit: Overfitting | None, without: str, among: int) -> Section:
-    key, title = "overfitting", "Choosing the best of them"
-    if overfit is None:
-        return Section(key, title, words=(without,))
-    names = ("pbo", "loss", "blocks", "days")
-    numbers = {**{name: getattr(overfit, name) for name in names}, "choices": len(overfit.logits)}
-    words = (
-        (
-            "Probability of backtest overfitting: ",
-            Cell(("pbo",), "%", 1),
-            ", by CSCV over ",
-            Cell(("choices",), ",", 0),
-            " cuts of ",
-            Cell(("days",), ",", 0),
-            " evaluated days into ",
-            Cell(("blocks",), ",", 0),
-            " blocks, for the choice by Sharpe ratio among the completed trials. A choice without skill "
-            "comes near 50 %. Trials that were stopped early have no returns and are not among them.",
-        ),
-        ("The chosen trial lost money against cash in ", Cell(("loss",), "%", 1), " of the other halves."),
-    )
-    figure = overfitting_histogram(overfit, among, "trials", over="the evaluated windows")
-    return Section(key, title, numbers, figures=(figure,), words=words)
-
-
 def _failed(trials: Sequence[FrozenTrial]) -> list[Section]:
     failed = {_name(trial): reason_of(trial) for trial in trials if trial.state == TrialState.FAIL}
     more = f"The first {MOST_ROWS} of {len(failed)}." if len(failed) > MOST_ROWS else ""
@@ -256,7 +223,7 @@ def _trial_numbers(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, ob
         "params": dict(trial.params),
         "course": {str(level): value for level, value in trial.intermediate_values.items() if math.isfinite(value)},
         "reason": (reason_of(trial) or None) if trial.state == TrialState.FAIL else None,
-        "updates": trial.user_attrs.get(ATTRIBUTES.updates),
+        "updates": trial.user_attrs.get(UPDATES),
     }
 
 

@@ -4,7 +4,7 @@ All trials are put into the storage at the beginning, waiting, each with its slo
 state, which one worker alone can do; so each runs once, and their number is exact. A trial that waits again is another
 trial of Optuna's in the same slot. `Study.optimize` is not used, because it counts trials as they end, so that several
 workers would make too many. Optuna's heartbeats are in databases alone; here every storage has them, as an attribute of
-the trial, and a worker of this machine counts as lost as soon as its process has ended.
+the trial, and a worker of this machine counts as lost as soon as its process has ended, where ``/proc`` tells.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class TrialStore:
     def _is_lost(self, trial: FrozenTrial) -> bool:
         """Return True where a trial's process has ended, or sends no heartbeat that this process would see."""
         worker, beat, now = trial.user_attrs.get(WORKER), trial.user_attrs.get(ALIVE), time.monotonic()
-        if isinstance(worker, dict) and worker.get("host") == this_host():
+        if isinstance(worker, dict) and worker.get("host") == this_host() and worker.get("born"):
             return start_time_of(int(worker["pid"])) != worker.get("born")
         if self._seen.setdefault(trial.number, (beat, now))[0] != beat:
             self._seen[trial.number] = beat, now

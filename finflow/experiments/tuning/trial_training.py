@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +23,10 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.jobs.walk_forward import Fold, folds_of, history_of, last_fold, load_before_test
 from finflow.experiments.task_progress import NullStream
-from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import named_strategy
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
-from finflow.training.data.training_data import TrainingData, features_on, process_on
+from finflow.training.data.training_data import TrainingData, process_on
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
@@ -54,7 +53,6 @@ class TrialContext:
     seeds: tuple[int, ...]
     searched: tuple[str, ...]
     tries: int
-    _features: dict[tuple[int, bool], Features] = field(default_factory=dict)
 
     @property
     def units(self) -> list[tuple[Fold, int]]:
@@ -64,21 +62,6 @@ class TrialContext:
     @property
     def levels(self) -> int:
         return LEVELS * len(self.units)
-
-    def without_features(self) -> TrialContext:
-        """The same for another process, which computes features of its own."""
-        return replace(self, _features={})
-
-    def training_data(self, fold: Fold, config: Config) -> TrainingData:
-        """The market of a training; features are computed once for all trials, since no key of theirs is searched."""
-        data = fold.training_data(self.panel, config, self._features.get((fold.number, False)))
-        self._features[fold.number, False] = data.features
-        return data
-
-    def evaluation_process(self, fold: Fold, training_data: TrainingData) -> DecisionProcess:
-        known = self._features.get((fold.number, True)) or features_on(training_data, self.panel)
-        self._features[fold.number, True] = known
-        return process_on(training_data, self.panel, known)
 
 
 def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialContext:
@@ -92,13 +75,16 @@ def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialC
     seen, train_end = load_before_test(config)
     protocol, tune = config.evaluation.protocol, config.tune
     history, protocol = history_of(seen), protocol.model_copy(update={"folds": tune.folds})
-    folds: tuple[Fold, ...] = (last_fold(train_end, seen.n_bars, protocol, history),)
-    if tune.folds > 1:
-        folds = folds_of("walk-forward", seen.n_bars, protocol, history)
+    several = tune.folds > 1
+    folds = (
+        folds_of("walk-forward", seen.n_bars, protocol, history)
+        if several
+        else (last_fold(train_end, seen.n_bars, protocol, history),)
+    )
     seeds = tuple(range(config.train.seed, config.train.seed + tune.seeds))
     context = TrialContext(config, seen, folds, seeds, tuple(searched), tries)
     for fold in folds:
-        context.training_data(fold, config)
+        fold.training_data(seen, config)
     return context
 
 
@@ -152,14 +138,14 @@ class TrialRun:
     def train(self, fold: Fold, seed: int, display: ProgressDisplay | None) -> Backtest:
         """Train once, and backtest the best policy on the fold's test window; its checkpoints are not kept."""
         settings = self._settings(seed)
-        training_data = self.context.training_data(fold, settings)
+        training_data = fold.training_data(self.context.panel, settings)
         progress = display or ProgressDisplay(stream=NullStream())
         listener = self._listener(training_data, progress)
         trainer = FinFlowTrainer(settings, training_data=training_data, progress=progress, on_validation=listener)
         trainer.train_iql()
         trainer.finetune()
         rivals = [named_strategy(BASELINE, self.config.evaluation)] if self._compares else []
-        process = self.context.evaluation_process(fold, training_data)
+        process = process_on(training_data, self.context.panel)
         (backtests,) = fold.judge(process, trainer.agents(), rivals)
         shutil.rmtree(trainer.run_folder, ignore_errors=True)
         values = self._measure(process, fold.tests[0], *backtests)

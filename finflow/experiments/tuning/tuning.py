@@ -11,7 +11,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,13 @@ from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.experiments.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tasks import ComputeResources, Task, connected, run_tasks
 from finflow.experiments.tuning.study import (
-    ATTRIBUTES,
     BEST,
+    CODE,
+    EXCESS,
+    REASON,
     SCRATCH,
+    SEEDS,
+    UPDATES,
     Tuning,
     begin,
     describe_outcome,
@@ -117,20 +121,20 @@ def _work(tuning: Tuning, resources: ComputeResources, log: Callable[[str], None
     context, counts = tuning.context, tuning.store.counts
     waiting = counts.all - counts.finished
     if resources.in_process:
-        with TaskDisplay("trials", waiting, of_tasks=False) as display:
+        with closing(TaskDisplay("trials", waiting, of_tasks=False)) as display:
             run_waiting_trials(tuning, display.line if log is print else log, display)
         return
     count = min(resources.workers or waiting, waiting)
     tasks = [Task(f"worker {number}", work, {"folder": tuning.folder}) for number in range(1, count + 1)]
     lasting = replace(resources, retries=max(resources.retries, waiting))  # a trial has retries of its own
-    run_tasks(tasks, lasting, shared={"context": context.without_features()}, kind="workers")
+    run_tasks(tasks, lasting, shared={"context": context}, kind="workers")
 
 
 def work(context: TrialContext, folder: Path) -> dict[str, Any]:
     """Run trials until none waits: the task of one worker."""
     store = open_study(context.config, folder, context)
     with nullcontext(folder) if (folder / STUDY).is_file() else task_folder("study") as place:
-        return {"trials": run_waiting_trials(Tuning(context.config, Path(place), context, store), print)}
+        return {"trials": run_waiting_trials(Tuning(Path(place), context, store), print)}
 
 
 def run_waiting_trials(tuning: Tuning, log: Callable[[str], None], display: TaskDisplay | None = None) -> int:
@@ -175,9 +179,9 @@ def run_claimed_trial(
     except UpdateFinishedTrialError:  # another worker has declared it lost meanwhile
         log(f"trial {trial.number}: its heartbeat was missed for too long; another worker runs it again")
     with storage_errors(store.name):
-        write_best(tuning.folder, tuning.config, store.study)
+        write_best(tuning.folder, tuning.context.config, store.study)
         counts = store.counts
-        outcome = describe_outcome(store.study.trials[trial.number], tuning.config.tune.objective)
+        outcome = describe_outcome(store.study.trials[trial.number], tuning.context.config.tune.objective)
         log(f"trial {trial.number}: {outcome} ({counts.finished} of {counts.all})")
 
 
@@ -192,11 +196,11 @@ def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | Non
             if level < context.levels and trial.should_prune():
                 raise TrialPruned
 
-    values = suggest_values(trial, space_of(tuning.config))
-    trial.set_user_attr(ATTRIBUTES.seeds, list(context.seeds))
-    trial.set_user_attr(ATTRIBUTES.code, code_hash())
+    values = suggest_values(trial, space_of(tuning.context.config))
+    trial.set_user_attr(SEEDS, list(context.seeds))
+    trial.set_user_attr(CODE, code_hash())
     try:
-        config = changed_config(tuning.config, values)
+        config = changed_config(tuning.context.config, values)
         result = run_trial(context, config, _scratch_folder(tuning, trial.number), report, display)
     except TrialPruned:
         state = TrialState.PRUNED
@@ -206,20 +210,17 @@ def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | Non
     except (UpdateFinishedTrialError, StorageInternalError, sql.exc.SQLAlchemyError):
         raise
     except Exception as error:
-        trial.set_user_attr(ATTRIBUTES.reason, _failure_reason(error))
+        reason = error if isinstance(error, FinflowError) else f"{type(error).__name__}: {error}"
+        trial.set_user_attr(REASON, one_line(reason, LONGEST_REASON))
     else:
         objectives, state, updates = list(result.values), TrialState.COMPLETE, result.updates
-        trial.set_user_attr(ATTRIBUTES.excess, encode_returns(result.excess))
-    trial.set_user_attr(ATTRIBUTES.updates, updates)
+        trial.set_user_attr(EXCESS, encode_returns(result.excess))
+    trial.set_user_attr(UPDATES, updates)
     tuning.store.study.tell(trial, objectives, state, skip_if_finished=True)
 
 
 def _scratch_folder(tuning: Tuning, number: int) -> Path:
     return tuning.folder / SCRATCH / f"trial-{number}"
-
-
-def _failure_reason(error: Exception) -> str:
-    return one_line(error if isinstance(error, FinflowError) else f"{type(error).__name__}: {error}", LONGEST_REASON)
 
 
 def conclude(tuning: Tuning) -> StudyOutcome:
@@ -233,15 +234,15 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     store = tuning.store
     trials, counts = store.trials, store.counts
     with storage_errors(store.name):
-        best = write_best(tuning.folder, tuning.config, store.study)
-    report = report_study(tuning.config, tuning.context, tuning.folder, store)
+        best = write_best(tuning.folder, tuning.context.config, store.study)
+    report = report_study(tuning.context.config, tuning.context, tuning.folder, store)
     if counts.finished == counts.all:
         shutil.rmtree(tuning.folder / SCRATCH, ignore_errors=True)
     if best is None:
         reasons = [reason_of(trial) for trial in trials if trial.state == TrialState.FAIL]
         first = f": the first because {reasons[0]}" if reasons else ""
         raise TrainingError(f"none of {counts.finished} trials completed{first}; the report is {report}")
-    objective = tuning.config.tune.objective
+    objective = tuning.context.config.tune.objective
     lines = [
         f"{counts.all} trials: {counts.complete} completed, {counts.pruned} stopped early, {counts.failed} failed",
         f"best: trial {best.number}, {describe_outcome(best, objective)}",
@@ -255,8 +256,7 @@ def describe_plan(config: Config, folder: Path | None = None) -> str:
     context = trial_context(config, tuple(space), config.tune.n_trials)
     trials, over = config.tune.n_trials, 0
     if folder is not None:
-        store = open_study(config, folder, context)
-        counts = store.counts
+        counts = open_study(config, folder, context).counts
         trials, over = max(trials, counts.all), counts.finished
     units, done = len(context.units), f", {over} of them over" if over else ""
     return (
@@ -282,7 +282,7 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     store = open_study(config, folder, context)
     with storage_errors(store.name):
         trial, tries = _recorded(store, number), store.tries
-    seeds = tuple(trial.user_attrs.get(ATTRIBUTES.seeds, context.seeds))
+    seeds = tuple(trial.user_attrs.get(SEEDS, context.seeds))
     storage, scratch = InMemoryStorage(), folder / SCRATCH / f"again-{number}"
     study = optuna.create_study(storage=storage, directions=store.study.directions)
     alone = TrialStore(study, storage, config.tune, context.levels, "memory")
@@ -291,17 +291,17 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     study.pruner = ThresholdPruner(upper=-math.inf, n_warmup_steps=last) if pruned else NopPruner()
     study.enqueue_trial(trial.params)
     try:
-        _run_and_record(Tuning(config, scratch, replace(context, seeds=seeds, tries=tries), alone), study.ask(), None)
+        _run_and_record(Tuning(scratch, replace(context, seeds=seeds, tries=tries), alone), study.ask(), None)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         remove_empty([folder / SCRATCH])
-    again, reason = study.trials[0], ATTRIBUTES.reason
+    again, reason = study.trials[0], REASON
     recorded, now = (
         (one.state, one.values, one.intermediate_values, one.user_attrs.get(reason)) for one in (trial, again)
     )
     if recorded == now:
         return [f"trial {number} again: {describe_outcome(trial, config.tune.objective)}, bit for bit as recorded"]
-    other = trial.user_attrs.get(ATTRIBUTES.code) not in (None, code_hash())
+    other = trial.user_attrs.get(CODE) not in (None, code_hash())
     why = "the code has changed since" if other else "train.threads, the device or a library may be another"
     listed = [", ".join(map(repr, one.values)) if one.values else "no value" for one in (trial, again)]
     result = again.user_attrs.get(reason, listed[1])
@@ -315,6 +315,6 @@ def _recorded(store: TrialStore, number: int) -> FrozenTrial:
     current = next(one.number for one in store.trials if slot_of(one) == slot_of(trial))
     if current != number:
         raise ConfigError(f"--trial {number}: it was stopped or {LOST}, and waited again as trial {current}: name that")
-    if trial.state == TrialState.FAIL and ATTRIBUTES.reason not in trial.user_attrs:
+    if trial.state == TrialState.FAIL and REASON not in trial.user_attrs:
         raise ConfigError(f"--trial {number}: {LOST} each time, and nothing was recorded to compare with")
     return trial

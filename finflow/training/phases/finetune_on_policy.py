@@ -18,7 +18,7 @@ from finflow.agent.gradient_steps import cosine
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.on_policy.on_policy_settings import Rollout
 from finflow.agent.on_policy.on_policy_update import Figures
-from finflow.config import Config, changed_keys
+from finflow.config import Config, changed_values
 from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
@@ -53,7 +53,7 @@ def finetune_on_policy(run: TrainingRun) -> dict[str, float]:
     run.progress.start_phase(f"{ONLINE} ({config.online.algorithm})", rollouts * steps, done=counters.phase_update)
     if counters.vector_step == 0:
         on_policy.value.load_state_dict(bcell.behaviour_value.state_dict())
-        if unread := changed_keys(config, UNREAD):
+        if unread := [key for key in UNREAD if key in changed_values(Config(), config)]:
             run.progress.note(f"{config.online.algorithm} does not read {', '.join(unread)} online; sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
     # Networks that the guard measures, and the optimiser whose learning rates it lowers.
