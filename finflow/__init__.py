@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         RewardNormalizer as RewardNormalizer,
         RewardNormalizerConfig as RewardNormalizerConfig,
     )
-    from finflow.training.make_env import make_env as make_env
+    from finflow.training.data.training_data import make_env as make_env
     from finflow.training.on_policy.advanced_trainer import (
         AdvancedPPOTrainer as AdvancedPPOTrainer,
         train_advanced_ppo as train_advanced_ppo,
@@ -48,7 +48,7 @@ _HOMES = {
     "guard.rollback": ("RollbackManager",),
     "guard.stability": ("StabilityMonitor",),
     "training.data.reward_normalizer": ("RewardNormalizer", "RewardNormalizerConfig"),
-    "training.make_env": ("make_env",),
+    "training.data.training_data": ("make_env",),
     "training.on_policy.advanced_trainer": ("AdvancedPPOTrainer", "train_advanced_ppo"),
     "training.trainer": ("FinFlowTrainer",),
 }

@@ -43,8 +43,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import CoveragePool, MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.data.rewards import RewardUnits
-from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.make_env import make_env
+from finflow.training.data.training_data import TrainingData, make_env, prepare
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
 from finflow.training.on_policy.on_policy_rollouts import Environment, VectorTask
 from finflow.training.phases.pretrain import Epochs

@@ -25,11 +25,14 @@ from torch import Tensor, nn
 class SkippingAdam(torch.optim.Adam):
     """Adam, fused into one pass, that can skip steps whose gradient is not finite (``skip_nonfinite``).
 
+    Its learning rates are used times what ``share`` returns, which changes nothing of their schedules.
+
     torch wraps these methods so that ``torch.compile`` leaves them alone; the wrappers load its compiler, which takes a
     second of every process that learns. Nothing here is compiled by torch, so the methods go without.
     """
 
     skip_nonfinite = False
+    share: Callable[[], float] | None = None
     found_inf: Tensor | None = None
 
     add_param_group: Any = inspect.unwrap(torch.optim.Adam.add_param_group)
@@ -65,7 +68,12 @@ def step(optimiser: SkippingAdam, gradient_norm: float) -> Tensor:
     norm = nn.utils.clip_grad_norm_(parameters, gradient_norm)
     # 1 where the norm is not finite
     optimiser.found_inf = (norm - norm).ne(0.0).float() if optimiser.skip_nonfinite else None
+    rates = [group["lr"] for group in optimiser.param_groups]
+    for group in optimiser.param_groups:
+        group["lr"] *= 1.0 if optimiser.share is None else optimiser.share()
     optimiser.step()
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        group["lr"] = rate
     return norm.detach()
 
 

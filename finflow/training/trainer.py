@@ -120,7 +120,7 @@ class FinFlowTrainer:
         if run.state.counters.phase != OFFLINE:
             return {}
         with run.progress:
-            return pretrain(run, self._data())
+            return pretrain(run)
 
     def finetune(self) -> dict[str, float]:
         """Hand over from IQL, if that has not happened yet, and run the online phase to its end.
@@ -141,7 +141,7 @@ class FinFlowTrainer:
                 "decision, so rewards of this phase are computed in the process; on-policy algorithms need not wait"
             )
         with run.progress:
-            result = (finetune_on_policy if self.config.online.on_policy else finetune)(run, self._data())
+            result = (finetune_on_policy if self.config.online.on_policy else finetune)(run)
         run.writer.require_written()
         return result
 
@@ -156,7 +156,7 @@ class FinFlowTrainer:
     def train(self) -> EvaluationOutcome:
         """The whole pipeline, from wherever the state stands."""
         run = self._begin()
-        with pretraining_in_parallel(run, self._data()):
+        with pretraining_in_parallel(run):
             self.train_iql()
         self.finetune()
         return _evaluate(run)
@@ -209,6 +209,7 @@ class FinFlowTrainer:
             self._run = TrainingRun(
                 self.config,
                 self.training_data,
+                data,
                 self.device,
                 state,
                 self.run_folder,

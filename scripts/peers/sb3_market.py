@@ -31,8 +31,7 @@ from finflow.config import load_config
 from finflow.env.sb3 import SB3VecEnv
 from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.strategy import Information
-from finflow.training.data.training_data import prepare
-from finflow.training.make_env import make_env
+from finflow.training.data.training_data import make_env, prepare
 from scripts.evidence.optimality import judge_of, traits
 
 FloatArray = NDArray[np.floating[Any]]

@@ -79,7 +79,7 @@ def on_policy(name: str, environments: int, rollout: int, minibatch: int, epochs
     task: Any
     if name == "market":
         from finflow.env.sb3 import SB3VecEnv
-        from finflow.training.make_env import make_env
+        from finflow.training.data.training_data import make_env
 
         task, policy = SB3VecEnv(make_env(num_envs=environments)), "MultiInputPolicy"
     else:

@@ -16,8 +16,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import gradient_step, make_optimiser
-from finflow.agent.learners.bcell import BCell
-from finflow.config import Config
 from finflow.errors import CheckpointError, TrainingError
 from finflow.guard.rollback import RollbackManager
 from finflow.guard.signals import Event
@@ -25,11 +23,9 @@ from finflow.tensor_file import read_tensors
 from finflow.training.data.replay import Transitions
 from finflow.training.logs.run_log import RunLog
 from finflow.training.phases import run_guard
-from finflow.training.phases.stopping import request_stop
-from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.guard_faults import FAULTS, Fault, injected
-from tests.training.whole_trainings import Make, best, checkpoint_of, latest, train_through
+from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, rows_of, train_through
 
 #: A guard for trainings of 60 online updates.
 QUICK = {
@@ -46,8 +42,7 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 
 def events_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
     """What the guard saw and did, but for low validation figures: the market of these tests falls."""
-    rows = [json.loads(line) for line in (trainer.run_folder / "events.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["signal"] != "sharpe"]
+    return [row for row in rows_of(trainer, "events.jsonl") if row["signal"] != "sharpe"]
 
 
 Faulty = Callable[[str], tuple[FinFlowTrainer, list[int]]]
@@ -118,21 +113,11 @@ def test_a_fault_is_seen_and_taken_back(undisturbed: FinFlowTrainer, faulty: Fau
 
 
 def test_stopped_after_snapshots_and_resumed_meets_a_fault_as_if_never_stopped(
-    shared: Make, faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+    shared: Make, faulty: Faulty, stop_training: Stop
 ) -> None:
-    fault, (whole, _) = BY_NAME["gate dies"], faulty("gate dies")
-    stopped, before = FinFlowTrainer(shared(**QUICK)), 28
-    original = TrainingRun.stop_if_asked
-
-    def stop(run: TrainingRun) -> None:
-        if run.state.counters.phase == "online" and run.state.counters.phase_update == before:
-            request_stop()
-        original(run)
-
-    monkeypatch.setattr(TrainingRun, "stop_if_asked", stop)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.train()
-    monkeypatch.setattr(TrainingRun, "stop_if_asked", original)
+    fault, (whole, _), before = BY_NAME["gate dies"], faulty("gate dies"), 28
+    stopped = stop_training(shared(**QUICK), 14 + 5 + before)  # updates offline, and steps of warm-up
+    assert stopped._begin().state.counters.phase_update == before
     with injected(fault, AT - before):
         resumed = train_through(shared(**QUICK), resume=stopped.run_folder)
     assert [row for row in events_of(whole) if row["signal"] == "rollback"]
@@ -141,13 +126,10 @@ def test_stopped_after_snapshots_and_resumed_meets_a_fault_as_if_never_stopped(
         assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes()
 
 
-def _always(strike: Callable[[BCell, Batch], Batch]) -> Fault:
-    return Fault("permanent", 10_000, strike)
-
-
 def test_a_permanent_fault_ends_in_a_report_and_leaves_the_best_checkpoint(tiny: Make) -> None:
     trainer = FinFlowTrainer(tiny(**QUICK))
-    with injected(_always(BY_NAME["poisoned batches, NaN"].strike), AT), pytest.raises(TrainingError) as stopped:
+    permanent = Fault("permanent", 10_000, BY_NAME["poisoned batches, NaN"].strike)
+    with injected(permanent, AT), pytest.raises(TrainingError) as stopped:
         trainer.train()
     message = str(stopped.value)
     assert "\n" not in message
@@ -185,26 +167,13 @@ def test_the_offline_phase_is_guarded_too(tiny: Make, monkeypatch: pytest.Monkey
 
 
 def test_a_policy_that_moves_at_every_second_update_is_looked_at_then_and_resumes_to_the_same_bits(
-    tiny: Make, monkeypatch: pytest.MonkeyPatch
+    tiny: Make, stop_training: Stop
 ) -> None:
-    def config() -> Config:
-        return tiny(**QUICK, offline__method="td3bc")
-
-    whole = FinFlowTrainer(config())
+    config = tiny(**QUICK, offline__method="td3bc")
+    whole = FinFlowTrainer(config)
     whole.train_iql()
     assert whole._begin().guard.memory.monitor.windows["actor_loss"].count == 7  # of 14 updates
-    stopped, original = FinFlowTrainer(config()), TrainingRun.stop_if_asked
-
-    def stop(run: TrainingRun) -> None:
-        if run.state.counters.phase_update == 6:
-            request_stop()
-        original(run)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingRun, "stop_if_asked", stop)
-        with pytest.raises(KeyboardInterrupt):
-            stopped.train_iql()
-    resumed = FinFlowTrainer(config(), resume=stopped.run_folder)
+    resumed = FinFlowTrainer(config, resume=stop_training(config, 6).run_folder)
     resumed.train_iql()
     assert latest(resumed).read_bytes() == latest(whole).read_bytes()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.pretrain import Epochs, OfflineLearning, epoch_order, fitted_q_value, group_size
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import Make, Stop, latest, train_through
+from tests.training.whole_trainings import Make, Stop, latest, rows_of, train_through
 
 #: The policy stays as it is, so that no validation is better than the first, after 3 of 14 updates.
 UNCHANGING: dict[str, object] = {"bcell__actor_lr": 1e-300, "train__validation_updates": 3, "offline__patience": 6}
@@ -91,8 +90,7 @@ def test_a_constant_reward_is_worth_itself(shared: Make, gamma: float, normalise
 
 
 def offline_rows(trainer: FinFlowTrainer) -> list[dict[str, float]]:
-    rows = [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["phase"] == "offline"]
+    return [row for row in rows_of(trainer) if row["phase"] == "offline"]
 
 
 # Six updates follow the first validation, which is the best; or every epoch is made.

@@ -105,7 +105,7 @@ def new_collector(config: Config) -> RolloutCollector:
     trainer._hand_over(run)
     state = run.state.on_policy
     assert state is not None
-    units = learning_market(run, trainer.collect_offline_data()).units
+    units = learning_market(run).units
     return RolloutCollector(state.played, state.agent, units, run.state.exploration, lambda _: None)
 
 

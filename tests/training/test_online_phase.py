@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.cli.exit_status import run_safely
 from finflow.config import load_config
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import offline_data, prepare
+from finflow.training.off_policy.evidence import OutOfFold
 from finflow.training.phases.finetune import offline_store, ramp_share
 from finflow.training.phases.pretrain import learning_market
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
+from tests.short_trainings import write_market
+from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, rows_of, train_through
 
 CPU = torch.device("cpu")
 ALL: dict[str, object] = {
@@ -40,10 +46,6 @@ ALL: dict[str, object] = {
     "bcell__gradient_checkpointing": True,
     "bcell__online_schedule": "cosine",
 }
-
-
-def rows_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +119,9 @@ def test_the_policys_rate_rises_from_where_it_may_move() -> None:
 def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
     """To the end of each episode they are the discounted rewards, and V_mu of where it was cut."""
     trainer = train_through(tiny(bcell__calibration="returns", train__online_episodes=0, train__warmup_episodes=0))
-    run, data, agent = trainer._begin(), trainer._data(), trainer.agent
+    run, data, agent = trainer._begin(), trainer._begin().dataset, trainer.agent
     assert run.state.learners is not None
-    _, market, units = whole = learning_market(run, data)
+    _, market, units = whole = learning_market(run)
     store = offline_store(run, data, run.state.learners.everyone[0], whole)
     rows = np.flatnonzero(data.episode == data.episode[0])
     with torch.no_grad():
@@ -147,7 +149,82 @@ def test_critics_that_are_put_on_another_level_are_no_fault(tiny: Make) -> None:
 def test_the_spread_is_of_the_whole_reward_where_risk_counts(tiny: Make) -> None:
     """A batch then carries what its rewards are in excess of."""
     trainer = FinFlowTrainer(tiny(bcell__risk_measure="wang"))
-    data = trainer._data()
-    units, bars = learning_market(trainer._begin(), data).units, torch.from_numpy(data.bar[:5].astype(np.int64))
+    run, data = trainer._begin(), trainer._begin().dataset
+    units, bars = learning_market(run).units, torch.from_numpy(data.bar[:5].astype(np.int64))
     torch.testing.assert_close(units.references(bars), units.reference[bars] / data.reward_scale)
     assert units.references(bars).abs().sum() > 0.0
+
+
+# --- hand-overs
+
+
+def counted_stages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Stages that are kept for the evidence from here on: each with the policies of the agent and of two blocks."""
+    kept: list[int] = []
+    keep = OutOfFold.keep
+
+    def counted(evidence: OutOfFold, policies: Sequence[ExpertPolicy]) -> None:
+        kept.append(len(policies))
+        keep(evidence, policies)
+
+    monkeypatch.setattr(OutOfFold, "keep", counted)
+    return kept
+
+
+#: Of an offline learner, by its names in the agent.
+PARTS = {"policy": "policy", "critic": "critic", "target_critic": "target_critic", "behaviour_value": "value"}
+
+
+def parts_of(learner: Any) -> dict[str, dict[str, torch.Tensor]]:
+    """Copies of its networks' tensors."""
+    parts = {own: getattr(learner, part).state_dict() for own, part in PARTS.items()}
+    return {own: {name: tensor.clone() for name, tensor in state.items()} for own, state in parts.items()}
+
+
+@pytest.mark.parametrize("method", ["iql", "td3bc", "bc", "none"])
+def test_the_agent_begins_as_every_method_left_it(
+    method: str, shared: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fitted critics in each case: without a method they are fitted, and one line says so."""
+    trainer = FinFlowTrainer(shared(**WITH_BLOCKS, offline__method=method, train__online_episodes=4))
+    before = parts_of(trainer._begin().state.learner)
+    trainer.train_iql()
+    left = parts_of(trainer._begin().state.learner)
+    moved = {name: any(not torch.equal(left[name][n], t) for n, t in state.items()) for name, state in before.items()}
+    assert moved == dict.fromkeys(PARTS, True) | {"policy": method != "none"}
+    trainer._hand_over(trainer._begin())
+    for name, state in left.items():
+        handed = getattr(trainer.agent, name).state_dict()
+        assert all(torch.equal(handed[n], tensor) for n, tensor in state.items()), name
+    stages = counted_stages(monkeypatch)
+    assert np.isfinite(list(trainer.finetune().values())).all()
+    assert len(stages) == (2 if method == "none" else 3)  # initial weights are no stage
+    said = capsys.readouterr().out.count("critics alone are fitted to the behaviour")
+    assert said == (1 if method == "none" else 0)
+
+
+def test_the_script_goes_online_from_a_file(tiny: Make, tmp_path: Path) -> None:
+    """The bits of the whole training, whose offline phase is read from its file."""
+    config = tiny(**WITH_BLOCKS, train__online_episodes=4)
+    whole = train_through(config)
+    other = tmp_path / "other"
+    file = checkpoint_of(whole, "pretrained")
+    script = Path(__file__).parents[2] / "scripts" / "train.py"
+    arguments = ["--mode", "online", "--pretrained", str(file), "--set", f"output.logs_dir={other}"]
+    assert run_safely(runpy.run_path(str(script))["main"], arguments) == 0
+    (run,) = (path for path in other.iterdir() if path.is_dir())
+    ours = FinFlowTrainer(config, resume=run).agent.policy.state_dict()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in whole.agent.policy.state_dict().items())
+
+
+def test_networks_from_another_market_are_no_stage(tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks' pretrained policies learned in this market: they are no evidence about one that came from another."""
+    first = FinFlowTrainer(tiny(**WITH_BLOCKS, train__online_episodes=2))
+    first.train_iql()
+    first._hand_over(first._begin())
+    prices = write_market(tmp_path / "others.csv", seed=2, assets=[f"B{n}" for n in range(6)])
+    config = tiny(**WITH_BLOCKS, train__online_episodes=2, market__path=str(prices))
+    other = FinFlowTrainer(config, pretrained=checkpoint_of(first, "pretrained"))
+    stages = counted_stages(monkeypatch)
+    other.finetune()
+    assert len(stages) == 2

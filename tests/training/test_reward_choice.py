@@ -1,8 +1,10 @@
-"""The configured reward in a training: units, references, purged bars, and what algorithms can follow."""
+"""The configured reward in a training: units, references, purged bars, what algorithms can follow, reward models."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,18 @@ import torch
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess, with_growths
 from finflow.env.rewards.chosen_reward import RewardSum
-from finflow.errors import ConfigError
+from finflow.errors import CheckpointError, ConfigError
 from finflow.evaluation.backtest import run_backtests
+from finflow.offline.collection import made_by
+from finflow.preferences.judged_pairs import judge_pairs, make_judge
+from finflow.preferences.model_training import learn_model
+from finflow.preferences.pairs import SegmentMarket
+from finflow.preferences.preference_reward import pair_tensors, save_model
 from finflow.strategies.classical import EqualWeight
 from finflow.training.data.rewards import RewardUnits, equal_weight_rewards
 from finflow.training.data.training_data import prepare
-from tests.training.whole_trainings import Make
+from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import Make, tiny_in
 
 OWN = "tests.env.rewards.own_rewards"
 CPU = torch.device("cpu")
@@ -98,3 +106,72 @@ def test_rewards_are_in_excess_of_those_of_equal_weight(tiny: Make) -> None:
     np.testing.assert_allclose(better, 3.0, atol=1e-5)
     raw = RewardUnits.of(data.process, 0.01, "none", CPU).scaled(rewards, bars)
     torch.testing.assert_close(raw, 100.0 * rewards)
+
+
+# --- a reward model
+
+
+JUDGED = {
+    "preferences__judge__strategies": ["equal-weight", "momentum"],
+    "preferences__judge__random": 6,
+    "objectives__preference__segment": 10,
+}
+SHORT = {
+    "train__online_episodes": 2,
+    "online__rollout": 20,
+    "online__portfolios": 2,
+    "online__minibatch": 10,
+    "guard__enabled": False,
+}
+
+
+@pytest.fixture(scope="module")
+def models(few_epochs: None, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two reward models of the tiny market, from different seeds."""
+    folder = tmp_path_factory.mktemp("models")
+    config = tiny_in(folder)(**JUDGED)
+    data = prepare(config)
+    market = SegmentMarket(data.process, data.split.train, config)
+    made = judge_pairs(market, make_judge("log-growth", config.preferences.judge, 252), 60, seed=0)
+    pairs = pair_tensors(market, made)
+    files = [folder / f"model-{seed}.safetensors" for seed in range(2)]
+    for seed, file in enumerate(files):
+        model, learned = learn_model(pairs, data.shape, seed=seed)
+        save_model(file, model, learned.report(), ())
+    return files
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
+def test_every_kind_of_learner_takes_it(tiny: Make, models: list[Path], algorithm: str) -> None:
+    """Offline and online, in a sum with the built-in reward, a ranking and one of a user's own."""
+    names = ("builtin", "ranking", f"{OWN}:ExcessReturn", "preference")
+    config = tiny(
+        objectives__rewards=[{"name": name, "weight": 1.0} for name in names],
+        objectives__ranking__k=2,
+        objectives__preference__model=models[0],
+        online__algorithm=algorithm,
+        **SHORT,
+    )
+    trainer = FinFlowTrainer(config)
+    assert np.isfinite(trainer.train_iql()["q_loss"])
+    assert all(np.isfinite(value) for value in trainer.finetune().values() if isinstance(value, float))
+
+
+def test_data_know_a_model_by_its_content(tiny: Make, models: list[Path], tmp_path: Path) -> None:
+    moved = Path(shutil.copy(models[0], tmp_path / "moved.safetensors"))
+
+    def facts(file: Path) -> str:
+        config = tiny(objectives__reward="preference", objectives__preference__model=file)
+        data = prepare(config)
+        return made_by(config, data.learning, data.split.train)["objectives"]
+
+    assert facts(models[0]) == facts(moved)
+    assert facts(models[0]) != facts(models[1])
+
+
+def test_a_reward_model_that_is_not_there_is_refused_in_one_line(tiny: Make, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs objectives\.preference\.model: the file that --mode prefer --learn"):
+        tiny(objectives__reward="preference")
+    missing = tiny(objectives__reward="preference", objectives__preference__model=tmp_path / "none.safetensors")
+    with pytest.raises(CheckpointError, match=r"none\.safetensors"):
+        _ = prepare(missing).learning

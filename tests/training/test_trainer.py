@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import math
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,8 +21,8 @@ from finflow.training.judging.agent_strategy import load_agents, policy_identity
 from finflow.training.judging.evaluations import evaluate_agents
 from finflow.training.judging.held_out import ledger_of
 from finflow.training.trainer import EvaluationOutcome, FinFlowTrainer
-from tests.short_trainings import write_market
-from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, train_through
+from tests.short_trainings import market_prices, write_market
+from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, rows_of, train_through
 
 
 class Whole(NamedTuple):
@@ -86,8 +86,7 @@ def test_a_run_writes_what_was_promised(whole: Whole) -> None:
     assert "quantstats" in (folder / "reports" / "tearsheet.html").read_text("utf-8").lower()
     kept = sorted(path.name for path in (folder / "models").glob("checkpoint_[0-9]*"))
     assert len(kept) == trainer.config.train.max_checkpoints
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert {"sharpe", "cvar"} <= set().union(*rows)
+    assert {"sharpe", "cvar"} <= set().union(*rows_of(trainer))
     assert next(iter(outcome.summary)) == "finflow"
     assert {"equal-weight", "buy-and-hold", "minimum-variance", "risk-parity", "momentum"} <= set(outcome.summary)
 
@@ -103,10 +102,8 @@ def test_prices_after_validation_cannot_change_what_is_learned(whole: Whole, sha
 @pytest.mark.parametrize("when", [9, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
 def test_stopped_and_resumed_equals_never_stopped(whole: Whole, shared: Make, stop_training: Stop, when: int) -> None:
     stopped = stop_training(shared(), when)
-    resumed = FinFlowTrainer(shared(), resume=stopped.run_folder)
+    resumed = train_through(shared(), resume=stopped.run_folder)
     assert resumed.run_folder == stopped.run_folder.resolve()
-    resumed.train_iql()
-    resumed.finetune()
     assert latest(resumed).read_bytes() == latest(whole.trainer).read_bytes()
     assert best(resumed).read_bytes() == best(whole.trainer).read_bytes()
     logs = [(trainer.run_folder / "metrics.jsonl").read_bytes() for trainer in (resumed, whole.trainer)]
@@ -116,10 +113,8 @@ def test_stopped_and_resumed_equals_never_stopped(whole: Whole, shared: Make, st
 def test_an_earlier_checkpoint_branches_into_a_new_run(whole: Whole, shared: Make) -> None:
     earlier = sorted((whole.trainer.run_folder / "models").glob("checkpoint_[0-9]*"))[0]
     content = earlier.read_bytes()
-    branch = FinFlowTrainer(shared(), resume=earlier)
+    branch = train_through(shared(), resume=earlier)
     assert branch.run_folder != whole.trainer.run_folder
-    branch.train_iql()
-    branch.finetune()
     assert latest(branch).read_bytes() == latest(whole.trainer).read_bytes()
     assert best(branch).read_bytes() == best(whole.trainer).read_bytes()
     assert earlier.read_bytes() == content
@@ -138,10 +133,8 @@ def test_a_damaged_latest_falls_back_to_the_one_before(
     for path in (run / "models" / f"{name}.safetensors" for name in ("checkpoint_latest", numbered(14 + 60))):
         path.unlink()
         path.write_bytes(content[: len(content) // 2])
-    resumed = FinFlowTrainer(shared(), resume=run)
+    resumed = train_through(shared(), resume=run)
     assert "using the newest intact one" in capsys.readouterr().out
-    resumed.train_iql()
-    resumed.finetune()
     assert latest(resumed).read_bytes() == content
 
 
@@ -223,3 +216,59 @@ def test_options_train_to_the_end(shared: Make, changes: dict[str, object]) -> N
     assert np.isfinite(list(trainer.finetune().values())).all()
     traces = sorted(path.name for path in trainer.run_folder.glob("trace_*.json"))
     assert traces == (["trace_offline.json", "trace_online.json"] if trainer.config.train.profile else [])
+
+
+# --- listings and ends
+
+
+#: B ends within the training window, C lists within it, D lists within it and ends in the test window.
+ENDED, LATE, LATER = 520, 400, 450
+SHORT: dict[str, Any] = {
+    "offline__evaluation_updates": 0,
+    "train__online_episodes": 6,
+}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "sac": {"bcell__cql_samples": 4, "out_of_fold__blocks": 2},
+    "ppo": {"online__rollout": 32, "online__portfolios": 4, "online__minibatch": 16, "online__epochs": 2},
+}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_agent_learns_across_listings_and_ends(
+    algorithm: str, tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It decides and learns over what is listed at the time."""
+    monkeypatch.setattr("finflow.training.phases.training_run.LOG_EVERY", 1)
+    close = market_prices(assets="ABCDEF")
+    close.iloc[ENDED:, 1] = np.nan
+    close.iloc[:LATE, 2] = np.nan
+    close.iloc[:LATER, 3] = np.nan
+    close.iloc[680:, 3] = np.nan
+    close.to_csv(tmp_path / "ragged.csv")
+    keys = {"market__path": str(tmp_path / "ragged.csv"), "market__benchmark": "A", "online__algorithm": algorithm}
+    trainer = train_through(tiny(**{**SHORT, **keys, **ALGORITHMS[algorithm]}))
+    rows = rows_of(trainer)
+    names = [name for row in rows for name in row if "loss" in name or "entropy" in name or "gradient" in name]
+    assert {"offline", "online"} <= {row["phase"] for row in rows}
+    assert len(names) > 20
+    assert all(math.isfinite(row[name]) for row in rows for name in row if name in names)
+    process, agent = trainer.training_data.process, trainer.agent
+    listed = process.panel.listed
+    for bar in (LATE - 1, LATE + 1, LATER + 1, ENDED, ENDED + 1, ENDED + 2, 610):
+        state = process.start(np.full(3, bar), np.random.default_rng(bar).dirichlet(np.ones(6), 3))
+        observation = process.observe(state)
+        for deterministic in (True, False):
+            weights = agent.act(observation, deterministic)
+            known = listed[bar - 1]
+            assert (weights[:, :-1][:, ~known] == 0.0).all(), bar
+            assert (weights[:, :-1][:, known] > 0.0).all()
+            np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
+    learners = trainer._begin().state.learners
+    assert (learners is None) == (algorithm == "ppo")
+    for one in learners.everyone if learners is not None else ():  # stored decisions name what is listed, no more
+        columns, count = one.replay.columns, len(one.replay)
+        known = torch.tensor(listed)[columns["bar"][:count] - 1]
+        weights = columns["action"][:count, :-1]
+        assert (~known).any()
+        assert bool((weights[~known] == 0.0).all())
+        assert bool((weights[known] > 0.0).all())

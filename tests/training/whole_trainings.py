@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,11 @@ def train_through(config: Config, **given: Any) -> FinFlowTrainer:
     trainer.train_iql()
     trainer.finetune()
     return trainer
+
+
+def rows_of(trainer: FinFlowTrainer, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """The rows of a training's log."""
+    return [json.loads(line) for line in (trainer.run_folder / file).read_text().splitlines()]
 
 
 def checkpoint_of(trainer: FinFlowTrainer, name: str) -> Path:

@@ -17,6 +17,7 @@ Rahimi and Recht (2007), Random Features for Large-Scale Kernel Machines.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -125,12 +126,10 @@ def _ridge(parts: Sequence[Sums]) -> tuple[FloatArray, float, float]:
 
     Returns the coefficients; and sums of predictions by those of the other parts, squared and times what they predict.
     """
-    sums: dict[Penalties, tuple[float, float]] = {}
+    by_others = cache(partial(_predicted_by_others, parts))
 
     def error(penalties: Penalties) -> float:
-        if penalties not in sums:
-            sums[penalties] = _predicted_by_others(parts, penalties)
-        squares, products = sums[penalties]
+        squares, products = by_others(penalties)
         return squares - 2.0 * products
 
     best, before = min(((one, one) for one in PENALTIES), key=error), None
@@ -140,7 +139,7 @@ def _ridge(parts: Sequence[Sums]) -> tuple[FloatArray, float, float]:
         best = min(((best[0], one) for one in PENALTIES), key=error)
     if len(parts) == 1 or error(best) >= 0.0:
         return np.zeros(len(parts[0][1])), 0.0, 0.0
-    return _fit(parts, best).numpy(), *sums[best]
+    return _fit(parts, best).numpy(), *by_others(best)
 
 
 def _predicted_by_others(parts: Sequence[Sums], penalties: Penalties) -> tuple[float, float]:

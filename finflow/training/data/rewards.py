@@ -149,9 +149,8 @@ def equal_weight_rewards(process: DecisionProcess) -> NDArray[np.float64]:
     at bars whose reward is not known within the market.
     """
     rewards_of_equal_weight = np.zeros(len(process.growth))
-    if not isinstance(process.reward, RewardSum):
-        return rewards_of_equal_weight
-    chosen = [term for term in process.reward.terms if term.reward is not None]
+    terms = process.reward.terms if isinstance(process.reward, RewardSum) else ()
+    chosen = [term for term in terms if term.reward is not None]
     if not chosen:
         return rewards_of_equal_weight
     market = with_reward(process, RewardSum(chosen))

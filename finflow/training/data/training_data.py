@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
 
 from finflow.agent.networks.critic import NetworkShape
-from finflow.config import Config
+from finflow.config import Config, load_config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import Moments
+from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
 from finflow.files import check_writable
 from finflow.market.features.feature_set import Features, apply_features, compute_features
@@ -79,8 +80,7 @@ class TrainingData:
 
     def price_notes(self) -> list[str]:
         """Remarks on the prices that are learned from and chosen by, of which there may be none."""
-        listings = self.gap_note()
-        return [*([listings] if listings else []), *price_notes(self.process.panel)]
+        return [*filter(None, [self.gap_note()]), *price_notes(self.process.panel)]
 
     def gap_note(self) -> str | None:
         """A note that names assets that are not listed at every bar that is learned from; None where there is none."""
@@ -124,22 +124,14 @@ def prepare_pieces(
     Held-out bars are not in the panel at all, so that no feature, fit or reward can depend on them. After each join
     nothing is learned until every window of a feature lies after it.
 
-    Parameters
-    ----------
-    panel : MarketPanel
-        Cut before the test window.
-    pieces : sequence of range
-        Bars of ``panel`` that may be seen, one after another, with gaps between.
-    validation : int
-        How many of the last bars are for choosing a checkpoint.
+    ``panel``: cut before the test window. ``pieces``: its bars that may be seen, one after another, with gaps between.
+    ``validation``: how many of the last bars are for choosing a checkpoint.
 
     Raises MarketError if what is left is too short to learn in.
     """
     joined = panel.spliced(pieces)
     train_end = joined.n_bars - validation
-    features = compute_features(joined, train_end, config.features)
-    moments = _moments(joined, config, range(features.first_bar, train_end))
-    process = DecisionProcess(joined, features, config.env, config.objectives, moments)
+    process, features, moments = _fitted(joined, config, train_end)
     listed = int(np.flatnonzero(joined.listed.sum(axis=1) >= 2)[0])
     segments, first = [], 0
     for number, piece in enumerate(pieces):
@@ -166,25 +158,19 @@ def process_on(training_data: TrainingData, panel: MarketPanel) -> DecisionProce
     return DecisionProcess(panel, features, config.env, config.objectives, training_data.moments)
 
 
-def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
-    moments = equal_weight_moments(panel, config.env.fill, train)
+def _fitted(panel: MarketPanel, config: Config, train_end: int) -> tuple[DecisionProcess, Features, Moments]:
+    """The process of bars that a training may see, and what is fitted on those before the end of its window."""
+    features = compute_features(panel, train_end, config.features)
+    moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, train_end))
     if not moments.second > 0.0:
         raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
-    return moments
-
-
-def visible(panel: MarketPanel, split: Split) -> MarketPanel:
-    """Bars that training and validation may see."""
-    return panel.until(split.validation_end)
+    return DecisionProcess(panel, features, config.env, config.objectives, moments), features, moments
 
 
 def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
-    seen = visible(panel, split)
-    features = compute_features(seen, split.train_end, config.features)
-    moments = _moments(seen, config, range(features.first_bar, split.train_end))
-    process = DecisionProcess(seen, features, config.env, config.objectives, moments)
+    process, features, moments = _fitted(panel.until(split.validation_end), config, split.train_end)
     decisions = len(process.decision_bars(split.train))
     if decisions < config.env.episode_length:
         raise MarketError(
@@ -259,3 +245,87 @@ def offline_data(
     dataset = collect(config, process, window)
     save_dataset(path, dataset)
     return OfflineData(dataset, path, reused=False)
+
+
+@overload
+def make_env(
+    config: Config | Path | str | None = ...,
+    split: str = ...,
+    num_envs: None = ...,
+    *,
+    whole_window: bool | None = ...,
+    random_portfolios: bool = ...,
+    final_evaluation: bool = ...,
+) -> PortfolioEnv: ...
+
+
+@overload
+def make_env(
+    config: Config | Path | str | None = ...,
+    split: str = ...,
+    *,
+    num_envs: int,
+    whole_window: bool | None = ...,
+    random_portfolios: bool = ...,
+    final_evaluation: bool = ...,
+) -> PortfolioVectorEnv: ...
+
+
+def make_env(
+    config: Config | Path | str | None = None,
+    split: str = "train",
+    num_envs: int | None = None,
+    *,
+    whole_window: bool | None = None,
+    random_portfolios: bool = False,
+    final_evaluation: bool = False,
+) -> PortfolioEnv | PortfolioVectorEnv:
+    """Make the environment of a configuration: its prices, features, costs, limits and reward.
+
+    Parameters
+    ----------
+    split : str
+        ``train``, ``validation`` or ``test``: the window that episodes stay within.
+    num_envs : int, optional
+        Portfolios of a ``PortfolioVectorEnv``; one ``PortfolioEnv`` when left out.
+    whole_window : bool, optional
+        Whether an episode is the whole window; otherwise it is ``env.episode_length`` decisions from a random start.
+        When left out: random starts for ``train``, the whole window for the others.
+    random_portfolios : bool
+        Start from random portfolios, not from cash.
+    final_evaluation : bool
+        Needed for ``test``, and for nothing else: that this is the last look, after everything has been chosen.
+
+    Raises
+    ------
+    ConfigError
+        If the split is not one of the three, or ``test`` is asked for without ``final_evaluation``.
+    MarketError
+        If prices are missing, wrong or too few.
+
+    Examples
+    --------
+    >>> import finflow
+    >>> env = finflow.make_env(split="validation")
+    >>> observation, info = env.reset(seed=0)
+    >>> len(env.action_space.low)  # 20 stocks and cash
+    21
+    """
+    if split not in ("train", "validation", "test"):
+        raise ConfigError(f"split = {split!r}: must be one of train, validation, test")
+    if split == "test" and not final_evaluation:
+        raise ConfigError(
+            "the test window is for the final evaluation alone: choose by split='validation', and pass "
+            "final_evaluation=True when nothing is left to be chosen"
+        )
+    training_data = prepare(config if isinstance(config, Config) else load_config(config))
+    if split == "train":
+        process, window = training_data.learning, training_data.train
+    else:
+        process = training_data.held_out_process() if split == "test" else training_data.process
+        window = getattr(training_data.split, split)
+    whole = split != "train" if whole_window is None else whole_window
+    length = None if whole else training_data.config.env.episode_length
+    if num_envs is None:
+        return PortfolioEnv(process, window, length, random_portfolios)
+    return PortfolioVectorEnv(process, window, num_envs, length, random_portfolios)

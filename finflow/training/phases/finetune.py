@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.agent.gradient_steps import SkippingAdam
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
@@ -38,7 +37,6 @@ from finflow.training.off_policy.group_update import Material, step_portfolios, 
 from finflow.training.off_policy.learners import (
     Figures,
     Learner,
-    Learners,
     Work,
     groups,
     online_updates,
@@ -90,9 +88,9 @@ def offline_store(run: TrainingRun, dataset: OfflineDataset, learner: Learner, m
     return store
 
 
-def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
+def finetune(run: TrainingRun) -> dict[str, float]:
     """Fine-tune the B-Cell from the current state to the end of the online phase."""
-    phase = _OnlinePhase(run, dataset)
+    phase = _OnlinePhase(run)
     try:
         return phase.run_to_end()
     finally:
@@ -100,26 +98,28 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
 
 
 class _OnlinePhase:
-    def __init__(self, run: TrainingRun, dataset: OfflineDataset) -> None:
-        state, config = run.state, run.config
+    def __init__(self, run: TrainingRun) -> None:
+        state, config, dataset = run.state, run.config, run.dataset
         if state.bcell is None or state.learners is None or state.out_of_fold is None:
             raise ValueError("the online phase has not begun")
-        self.run, self.config = run, config
+        self.run, self.config, self._rates = run, config, 1.0
         self.bcell, self.learners, self.evidence = state.bcell, state.learners, state.out_of_fold
-        self.market = beginning = learning_market(run, dataset)
+        self.market = beginning = learning_market(run)
         _, tensors, units = self.market
         if units.normalizer is not None:  # units that do not depend on how far the window of the training has moved
             beginning = normalised(beginning, RewardNormalizer.of(config.train.reward_normalization), dataset)
         if state.counters.vector_step == 0:
-            self._begin(dataset, beginning)
+            self._begin(beginning)
         seen = [dataset, *(transitions_outside(dataset, block) for block in self.evidence.blocks)]
         for one, own in zip(self.learners.everyone, seen, strict=True):
             one.behaviour = offline_store(run, own, one, beginning)
         run.probe = probe_states(self.learners.everyone[0].behaviour, tensors)
-        run.guard.begin(LearnerProbe(self.bcell, self.bcell.policy, run.probe), dataset.reward_scale)
+        run.guard.begin(LearnerProbe(self.bcell, self.bcell.policy, run.probe), dataset.reward_scale, moves_far=True)
         coverage = CoveragePool(config.train.seed, tensors.n_weights, run.device)
-        material = Material(with_mirrors(self.market, self.learners, config), coverage, config)
-        self.work = _LearnersAtWork(run, self.market, material, self.learners)
+        self.material = Material(with_mirrors(self.market, self.learners, config), coverage, config)
+        for one in self.learners.of_blocks:
+            run.guard.guard_also(one.agent, lambda: self._rates)
+        self.learners.share(self._perform_later, may_leave=units.normalizer is None)
         self.warmup = vector_steps(config, config.train.warmup_episodes)
         self.last_step = self.warmup + vector_steps(config, config.train.online_episodes)
         self.total = online_updates(config)
@@ -135,21 +135,20 @@ class _OnlinePhase:
         while not self._is_over():
             due = (counters.vector_step - self.warmup) * self.config.train.updates_per_vector_step
             if counters.vector_step < self.warmup or counters.phase_update == due:
-                self.work.step()
+                self._step()
                 if counters.vector_step <= self.warmup:
                     run.stop_if_asked()
                     continue
             latest = self._update()
             metrics = latest or metrics
-            episode = self._episodes(counters.phase_update + 1)
-            if not run.count_update(latest, {"episode": episode}):
+            facts = {"episode": self._episodes(counters.phase_update + 1)}
+            if not run.count_update(latest, facts):
                 if counters.phase_update in self.looks:
                     self.learners.fetch()
                     self.evidence.keep(self._policies())
                 if not self._is_over():
-                    agent = self.bcell.deployed
-                    new = self._episodes(1)
-                    result = validate_and_save(run, agent, metrics, {"episode": episode}, new_episodes=new) or result
+                    agent, new = self.bcell.deployed, self._episodes(1)
+                    result = validate_and_save(run, agent, metrics, facts, new_episodes=new) or result
             run.stop_if_asked()
         self.learners.bring_back()
         if not self.evidence.judged:
@@ -158,9 +157,9 @@ class _OnlinePhase:
         run.progress.end_phase()
         return result
 
-    def _begin(self, dataset: OfflineDataset, market: RolloutMarket) -> None:
+    def _begin(self, market: RolloutMarket) -> None:
         """Seed the blocks' learners, and measure each learner's unit of advantages on the bars that it may see."""
-        with pretraining_in_parallel(self.run, dataset):
+        with pretraining_in_parallel(self.run):
             pass
         pretrained = self.run.pretrained_blocks
         for one, networks in zip(self.learners.of_blocks, pretrained, strict=False):
@@ -191,13 +190,15 @@ class _OnlinePhase:
     def _update(self) -> dict[str, Tensor]:
         run, config = self.run, self.config
         done = run.state.counters.phase_update
-        if done == config.train.critic_only_updates:
+        if done in (0, config.train.critic_only_updates):
             run.guard.settle()
         annealed = run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None
         scheduled = run.state.target_entropy_schedule.value if config.train.target_entropy_schedule.enabled else None
-        run.guard.expect_large_moves(True, begins=done == 0)
         point = UpdatePoint(done, self.total, annealed, scheduled)
-        metrics, others = self.work.update(Work(point, run.guard.memory.manager.share))
+        work = Work(point, run.guard.memory.manager.share)
+        self.learners.begin(work)
+        metrics, *beside = self._learn(self.learners.first, work)
+        others = [one for one in [*_largest(beside), *self.learners.result(work)] if one]
         self.bcell.update_average((done + 1) / self.total)
         run.state.entropy_schedule.step()
         run.state.target_entropy_schedule.step()
@@ -228,18 +229,8 @@ class _OnlinePhase:
         run.checkpoint()
         return validated
 
-
-class _LearnersAtWork:
-    """Vector steps and updates of all learners, by groups; ``market`` is without mirrored bars."""
-
-    def __init__(self, run: TrainingRun, market: RolloutMarket, material: Material, learners: Learners) -> None:
-        self.run, self.market, self.material, self.learners, self._rates = run, market, material, learners, 1.0
-        for one in learners.of_blocks:
-            optimisers = [part for part in vars(one.agent).values() if isinstance(part, SkippingAdam)]
-            run.guard.guard_also(optimisers, lambda: self._rates)
-        learners.share(self._perform_later, may_leave=market.units.normalizer is None)
-
-    def step(self) -> None:
+    def _step(self) -> None:
+        """Take a vector step of all learners, and store its transitions."""
         first = self.learners.first
         rewind = rewinder(first)
 
@@ -254,13 +245,6 @@ class _LearnersAtWork:
         self._store(first, moved)
         self.run.state.counters.vector_step += 1
 
-    def update(self, work: Work) -> tuple[dict[str, Tensor], Figures]:
-        """Figures of the delivered agent's update, and the largest ones of the others' where they took a step."""
-        self.learners.begin(work)
-        metrics, *beside = self._learn(self.learners.first, work)
-        others = [*_largest(beside), *self.learners.result(work)]
-        return metrics, [one for one in others if one]
-
     def _perform_later(self, work: Work) -> Figures:
         if work.point is None:
             self._store(self.learners.later, self._move(self.learners.later))
@@ -268,11 +252,10 @@ class _LearnersAtWork:
         return _largest(self._learn(self.learners.later, work))
 
     def _move(self, learners: Sequence[Learner]) -> list[dict[str, NDArray[Any]]]:
-        config = self.material.config
-        return [one for group in groups(learners) for one in step_portfolios(self.market, group, config)]
+        return [one for group in groups(learners) for one in step_portfolios(self.market, group, self.config)]
 
     def _learn(self, learners: Sequence[Learner], work: Work) -> list[dict[str, Tensor]]:
-        point, config, self._rates = work.point or UpdatePoint(), self.material.config, work.rates
+        point, config, self._rates = work.point or UpdatePoint(), self.config, work.rates
         found: list[dict[str, Tensor]] = []
         for group in groups(learners):
             for one in group:
@@ -283,7 +266,7 @@ class _LearnersAtWork:
 
     def _store(self, learners: Sequence[Learner], moved: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         """Store the transitions (H, n_envs, ...) of learners' vector steps that can be learned from."""
-        gamma, guard = self.material.config.bcell.gamma, self.run.guard
+        gamma, guard = self.config.bcell.gamma, self.run.guard
         for learner, rows in zip(learners, moved, strict=True):
             flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
             calibration = exact_bounds(self.market, learner.agent.behaviour_value, rows, gamma).reshape(-1)

@@ -21,7 +21,6 @@ from finflow.agent.on_policy.on_policy_update import Figures
 from finflow.config import Config, changed_values
 from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.replay import Transitions
 from finflow.training.on_policy.on_policy_market import (
@@ -39,20 +38,20 @@ from finflow.training.on_policy.on_policy_market import (
 from finflow.training.phases.pretrain import learning_market
 from finflow.training.phases.run_guard import LearnerProbe, probe_states
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
-from finflow.training.phases.training_state import TrainingState, ended_early
+from finflow.training.phases.training_state import TrainingState
 
 CRITIC_ONLY_ROLLOUTS = 2  # first ones, which train the value function alone
 
 
-def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
+def finetune_on_policy(run: TrainingRun) -> dict[str, float]:
     """Learn from rollouts of the policy, from the current state to the end of the online phase."""
     config, state, counters = run.config, run.state, run.state.counters
     bcell, on_policy = state.bcell, state.on_policy
     if bcell is None or on_policy is None:
         raise ValueError("the online phase has not begun")
-    units = learning_market(run, dataset).units
+    units = learning_market(run).units
     market = on_policy.agent.market
-    run.probe = probe_states(Transitions.of(dataset, run.device), market)
+    run.probe = probe_states(Transitions.of(run.dataset, run.device), market)
     steps, rollouts = steps_per_rollout(config), rollouts_of(config)
     run.progress.start_phase(f"{ONLINE} ({config.online.algorithm})", rollouts * steps, done=counters.phase_update)
     if counters.vector_step == 0:
@@ -62,7 +61,7 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
         run.validate(bcell.deployed, {"episode": 0.0})
     # Networks that the guard measures, and the optimiser whose learning rates it lowers.
     learner = SimpleNamespace(policy=bcell.policy, value=on_policy.value, optimiser=on_policy.optimiser)
-    run.guard.begin(LearnerProbe(learner, bcell.policy, run.probe), dataset.reward_scale)
+    run.guard.begin(LearnerProbe(learner, bcell.policy, run.probe), run.dataset.reward_scale)
     env = on_policy.played.env
     with _rewarded(env, config) as queue:
         pay = on_policy.pay.assign if on_policy.pay is not None else None
@@ -78,7 +77,7 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
     config, state, counters = run.config, run.state, run.state.counters
     steps, rollouts = steps_per_rollout(config), rollouts_of(config)
     result: dict[str, float] = {}
-    while counters.phase_update < rollouts * steps and not ended_early(state):
+    while not _is_over(run):
         done = counters.phase_update // steps
         if done == CRITIC_ONLY_ROLLOUTS:
             run.guard.settle()
@@ -93,14 +92,22 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
         metrics["largest_value"] = rollout.values.abs().max().double()
         rolled_back = run.count_update(metrics, _facts(earnings, episodes, state, episode), steps)
         if not rolled_back:
-            on_policy.episodes = run.log_episodes(episodes, on_policy.episodes)
+            for one in episodes:
+                on_policy.episodes += 1
+                row = {"episode": float(on_policy.episodes), "return": one.net_return, "sharpe": one.sharpe}
+                run.log.record(counters.phase, counters.update, row)
             if done >= CRITIC_ONLY_ROLLOUTS:
                 run.check_reference(earnings.divergence, earnings.rewards.numel())
-            last = counters.phase_update >= rollouts * steps or ended_early(state)
-            new = config.online.rollout / config.env.episode_length
-            result = validate_and_save(run, bcell.deployed, figures, {"episode": episode}, last, steps, new) or result
+            facts, new = {"episode": episode}, config.online.rollout / config.env.episode_length
+            result = validate_and_save(run, bcell.deployed, figures, facts, _is_over(run), steps, new) or result
         run.stop_if_asked()
     return result
+
+
+def _is_over(run: TrainingRun) -> bool:
+    """Return True at the end of the online phase, which the KL to the reference may end early."""
+    total, reference = rollouts_of(run.config) * steps_per_rollout(run.config), run.state.reference
+    return run.state.counters.phase_update >= total or (reference is not None and reference.stopped)
 
 
 @contextmanager
@@ -118,14 +125,11 @@ def _collect(
     run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: RolloutCollector
 ) -> tuple[Rollout, Earnings]:
     """Collect a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
-    tensors, state = on_policy.played.capture()
-    control = run.state.reference
+    (tensors, state), control, online = on_policy.played.capture(), run.state.reference, run.config.online
     reference = None if control is None else Reference(bcell.held_to, control.controller.beta)
-    online = run.config.online
     with kept_on_failure(run, lambda: on_policy.played.restore(tensors, state)):
         taken, earnings = collector.collect(online.rollout // online.portfolios, reference)
-    settings = on_policy_settings(run.config)
-    return market_rollout(taken, earnings, on_policy.agent, settings), earnings
+    return market_rollout(taken, earnings, on_policy.agent, on_policy_settings(run.config)), earnings
 
 
 def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:

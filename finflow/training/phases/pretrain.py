@@ -51,12 +51,12 @@ NETWORKS = ("policy", "critic", "target_critic", "value")
 Networks = dict[str, NDArray[np.float32]]
 
 
-def learning_market(run: TrainingRun, dataset: OfflineDataset, with_families: bool = False) -> RolloutMarket:
+def learning_market(run: TrainingRun, with_families: bool = False) -> RolloutMarket:
     """The market that a training learns in, with its rewards in the units of learners.
 
     ``with_families``: also what experts learn from beside decisions.
     """
-    process, config = run.training_data.learning, run.config
+    process, config, dataset = run.training_data.learning, run.config, run.dataset
     units = RewardUnits.of(process, dataset.reward_scale, config.train.reward_reference, run.device)
     units = units._replace(whole_spread=needs_quantiles(config.bcell))
     tensors = MarketTensors.of(process, run.device, with_families and config.bcell.expert_cloning > 0.0)
@@ -67,11 +67,8 @@ def learning_market(run: TrainingRun, dataset: OfflineDataset, with_families: bo
 def behaviour_values(store: Transitions, value: ValueNetwork, market: MarketTensors, after: bool = False) -> Tensor:
     """Fitted values of the behaviour at every stored state, or at those after the transitions; (transitions,)."""
     bars, portfolios = store.columns["bar"] + int(after), store.columns["next_portfolio" if after else "portfolio"]
-    values = torch.empty(len(store), device=store.device)
-    for start in range(0, len(store), VALUE_ROWS):
-        rows = slice(start, min(start + VALUE_ROWS, len(store)))
-        values[rows] = value.of_behaviour(market.states(bars[rows], portfolios[rows]))
-    return values
+    parts = [slice(start, start + VALUE_ROWS) for start in range(0, len(store), VALUE_ROWS)]
+    return torch.cat([value.of_behaviour(market.states(bars[rows], portfolios[rows])) for rows in parts])
 
 
 def behaviour_returns(
@@ -193,38 +190,37 @@ class OfflineLearning:
         return counterfactual_batch(market, rows, self.learner.policy, rng, noise, self._mirror, scale)[0]
 
 
-def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
+def pretrain(run: TrainingRun) -> dict[str, float]:
     """Train to the end of the offline phase, from wherever the state stands.
 
     Returns the last update's losses (``v_loss``, ``q_loss``, ``policy_loss`` among others) and validation metrics.
     """
-    config, state = run.config, run.state
+    config, state, dataset = run.config, run.state, run.dataset
     counters, learner = state.counters, state.learner
     if learner is None or state.behaviour_returns is None:
         raise ValueError("the offline phase is over")
     policy, segments = learner.policy, training_segments(run.training_data)
-    market = learning_market(run, dataset, with_families=True)
+    market = learning_market(run, with_families=True)
     if counters.phase_update == 0:
         learner.advantage_scale = measure_decision_scale(market, policy, config, segments)
     learning = OfflineLearning(learner, dataset, market, config, segments, state.behaviour_returns)
     total = learning.epochs.total
-    patient = config.offline.method == "none"  # a policy that stands still has no better validation
-    if patient and total:
+    if config.offline.method == "none" and total:
         run.progress.note(f"offline.method none: critics alone are fitted to the behaviour, in {total:,} updates")
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", total, done=counters.phase_update)
     run.probe = probe_states(learning.store, market.tensors)
-    run.guard.begin(LearnerProbe(learner, policy, run.probe), dataset.reward_scale)
+    run.guard.begin(LearnerProbe(learner, policy, run.probe), dataset.reward_scale, learner.moves_far)
     metrics: dict[str, Tensor] = {}
     result: dict[str, float] = {}
 
     def evaluated(ends: bool) -> dict[str, float]:
         return {"fitted_q_value": fitted_q_value(learning)} if ends and config.offline.evaluation_updates else {}
 
-    while counters.phase_update < total and (patient or not run.is_out_of_patience):
+    while counters.phase_update < total and not run.is_out_of_patience:
         done = counters.phase_update
-        run.guard.expect_large_moves(learner.moves_far, begins=done == 0)
-        rollbacks = state.watch.manager.rollback_count
-        latest = learning.update(done, state.noise, rollbacks, run.guard.accepts)
+        if learner.moves_far and done == 0:
+            run.guard.settle()
+        latest = learning.update(done, state.noise, state.watch.manager.rollback_count, run.guard.accepts)
         metrics |= latest
         if run.count_update(latest, {"epoch": float(done // learning.epochs.updates)}):
             metrics = {}
@@ -233,7 +229,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         last = counters.phase_update == total
         facts = evaluated(last)
         result = validate_and_save(run, policy, metrics, facts, last) | facts or result
-        if not (last or patient) and run.is_out_of_patience:
+        if not last and run.is_out_of_patience:
             run.progress.note(
                 f"the offline phase ends after {counters.phase_update:,} updates: no better validation for "
                 f"{counters.update - (counters.best_update or 0):,} (offline.patience)"
@@ -248,7 +244,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
 
 
 @contextmanager
-def pretraining_in_parallel(run: TrainingRun, dataset: OfflineDataset) -> Iterator[None]:
+def pretraining_in_parallel(run: TrainingRun) -> Iterator[None]:
     """Pretrain without each block in another process while the code block runs, into ``run.pretrained_blocks``.
 
     The offline phase's update of small networks is mostly calls, which a second thread makes hardly faster. Where the
@@ -263,19 +259,17 @@ def pretraining_in_parallel(run: TrainingRun, dataset: OfflineDataset) -> Iterat
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {each} epochs each")
     beside = run.config.offline_epochs if counters.phase == OFFLINE else 0
     others = min(math.ceil((beside / each + len(blocks)) / 2), len(blocks))
-    with forked(partial(_pretrain_blocks, run, dataset, blocks, range(others)), fills_core=True) as first:
+    with forked(partial(_pretrain_blocks, run, blocks, range(others)), fills_core=True) as first:
         yield
-        last = _pretrain_blocks(run, dataset, blocks, range(others, len(blocks)))
+        last = _pretrain_blocks(run, blocks, range(others, len(blocks)))
     run.pretrained_blocks = [*first(), *last]
 
 
-def _pretrain_blocks(
-    run: TrainingRun, dataset: OfflineDataset, blocks: Sequence[Block], numbers: range
-) -> list[Networks]:
+def _pretrain_blocks(run: TrainingRun, blocks: Sequence[Block], numbers: range) -> list[Networks]:
     """Networks of learners that were pretrained without some of the blocks."""
     if not numbers:
         return []
-    market = normalised(learning_market(run, dataset, with_families=True), None, dataset)
+    market = normalised(learning_market(run, with_families=True), None, run.dataset)
     found = []
     for number in numbers:
         seed = run.config.train.seed + BLOCKS_PURPOSE + number
@@ -283,7 +277,7 @@ def _pretrain_blocks(
         config = run.config.model_copy(update={"train": run.config.train.model_copy(update=keys)})
         networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, BLOCKS_PURPOSE))
         learner = METHODS[config.offline.method](networks, config.bcell, run.device)
-        segments, learned = blocks[number].learned, transitions_outside(dataset, blocks[number])
+        segments, learned = blocks[number].learned, transitions_outside(run.dataset, blocks[number])
         learner.advantage_scale = measure_decision_scale(market, learner.policy, run.config, segments)
         returns = torch.zeros(len(learned), device=run.device)
         learning = OfflineLearning(learner, learned, market, config, segments, returns)

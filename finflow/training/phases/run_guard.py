@@ -7,7 +7,7 @@ again. Updates are counted on, so that the logs go forward. The best score stays
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,7 +26,7 @@ from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, cros
 from finflow.guard.stability import CRITIC, ENTROPY_LIMIT, HEALTHY_SHARE
 from finflow.tensor_file import without_prefix
 from finflow.training.data.replay import MarketTensors, Transitions
-from finflow.training.phases.training_state import TrainingState, reseed, rewind, take_snapshot
+from finflow.training.phases.training_state import TrainingState, reseed, rewind, rewindable
 
 PROBE, STATE = "probe/", "state/"
 PROBE_STATES = 64  # recorded states that the guard checks the policy on
@@ -54,20 +54,15 @@ class LearnerProbe:
 
     def figures(self, healthy: Snapshot | None) -> dict[str, float]:
         """Figures of the policy on the fixed states, its KL from the last healthy snapshot among them."""
-        policy, reference = self.decide(), self.reference(healthy)
-        if reference is None:
+        policy, device = self.decide(), self.states.market.device
+        if healthy is None:
             return measure(policy)
+        saved = without_prefix(healthy.tensors, PROBE)
+        reference = PolicyProbe(**{name: tensor.to(device) for name, tensor in saved.items()})
         held = policy.centre[:, :-1] > 0.0
         listed = None if bool(held.all()) else held
         own, other = (LogisticNormal(one.location, one.log_scale, listed) for one in (policy, reference))
         return measure(policy, kl_per_dimension(own, other).mean())
-
-    def reference(self, healthy: Snapshot | None) -> PolicyProbe | None:
-        """The policy of the last healthy snapshot, on the same states."""
-        if healthy is None:
-            return None
-        device = self.states.market.device
-        return PolicyProbe(**{name: t.to(device) for name, t in without_prefix(healthy.tensors, PROBE).items()})
 
     def entropies(self) -> dict[str, float]:
         """Both entropies that the monitor judges, in 0..1, and the band of normal values."""
@@ -93,27 +88,10 @@ def probe_states(store: Transitions, market: MarketTensors) -> States:
     return market.states(rows["bar"], rows["portfolio"])
 
 
-def scale_steps(optimiser: torch.optim.Optimizer, share: Callable[[], float]) -> None:
-    """Have an optimiser step with its learning rates times a share, without changing their schedules."""
-    rates: list[float] = []
-
-    def lower(*_: Any) -> None:
-        rates[:] = [group["lr"] for group in optimiser.param_groups]
-        for group in optimiser.param_groups:  # a restored state has other groups
-            group["lr"] *= share()
-
-    def restore_rates(*_: Any) -> None:
-        for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate
-
-    optimiser.register_step_pre_hook(lower)
-    optimiser.register_step_post_hook(restore_rates)
-
-
 def save_snapshot(state: TrainingState, probe: LearnerProbe) -> None:
     """Keep a snapshot of the state and of the measurements of its learner in memory."""
     memory = state.watch
-    tensors, training = take_snapshot(state)
+    tensors, training = capture(rewindable(state))
     policy = probe.decide()._asdict()
     tensors = {f"{STATE}{name}": tensor for name, tensor in tensors.items()}
     tensors |= {f"{PROBE}{name}": tensor for name, tensor in policy.items()}
@@ -163,9 +141,13 @@ class RunGuard:
         self._announce, self._abort = announce, abort
         self._reward_scale, self._policy_moves_far = 1.0, False
 
-    def begin(self, probe: LearnerProbe, reward_scale: float) -> None:
-        self.probe, self._reward_scale, self._policy_moves_far = probe, reward_scale, False
-        self.guard_also(part for part in vars(probe.learner).values() if isinstance(part, torch.optim.Optimizer))
+    def begin(self, probe: LearnerProbe, reward_scale: float, moves_far: bool = False) -> None:
+        """Watch a learner from here on.
+
+        ``moves_far``: its policy is meant to, so that it is not compared with the last healthy one.
+        """
+        self.probe, self._reward_scale, self._policy_moves_far = probe, reward_scale, moves_far
+        self.guard_also(probe.learner)
         counters, memory = self.state.counters, self.memory
         if self.enabled and memory.monitor.phase != counters.phase:
             memory.monitor.begin_phase(counters.phase, counters.update)
@@ -173,19 +155,15 @@ class RunGuard:
             memory.block = {}
             save_snapshot(self.state, self.probe)
 
-    def guard_also(self, optimisers: Iterable[torch.optim.Optimizer], rates: Callable[[], float] | None = None) -> None:
-        """Skip steps that are not finite, and lower learning rates after alarms, to what ``rates`` returns if given."""
-        for optimiser in optimisers:
-            if isinstance(optimiser, SkippingAdam):
-                optimiser.skip_nonfinite = self.enabled
-            if self.enabled:
-                scale_steps(optimiser, rates or (lambda: self.memory.manager.share))
+    def guard_also(self, learner: Any, rates: Callable[[], float] | None = None) -> None:
+        """Have a learner's optimisers skip steps that are not finite, and lower their learning rates after alarms.
 
-    def expect_large_moves(self, expected: bool, begins: bool) -> None:
-        """Switch the comparisons of the policy with the last healthy one off while it is meant to move far."""
-        self._policy_moves_far = expected
-        if expected and begins:
-            self.settle()
+        ``rates``: the share that they are lowered to, if it is not the guard's own.
+        """
+        for optimiser in (part for part in vars(learner).values() if isinstance(part, SkippingAdam)):
+            optimiser.skip_nonfinite = self.enabled
+            if self.enabled:
+                optimiser.share = rates or (lambda: self.memory.manager.share)
 
     def settle(self) -> None:
         """Hold alarms back for a while after an intended change."""

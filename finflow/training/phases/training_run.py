@@ -23,6 +23,7 @@ from finflow.evaluation.backtest import Backtest
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter, capture
 from finflow.guard.signals import ALARM, WARNING, Event, advice_on, crossed, stop_report
+from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.run_folder import runtime
 from finflow.training.data.training_data import TrainingData
@@ -34,7 +35,6 @@ from finflow.training.judging.validation import (
 )
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import RunLog, UpdateProfiler
-from finflow.training.on_policy.on_policy_market import EndedEpisode
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
@@ -63,6 +63,7 @@ OnValidation = Callable[[Validation], None]
 class TrainingRun:
     config: Config
     training_data: TrainingData
+    dataset: OfflineDataset
     device: torch.device
     state: TrainingState
     folder: Path
@@ -129,14 +130,6 @@ class TrainingRun:
             self.progress.advance(counters.phase_update - done)
         return rolled_back
 
-    def log_episodes(self, episodes: Sequence[EndedEpisode], ended: int) -> int:
-        """Log a row for each episode that ended, after ``ended`` others; returns how many have ended by then."""
-        counters = self.state.counters
-        for number, one in enumerate(episodes, start=ended + 1):
-            row = {"episode": float(number), "return": one.net_return, "sharpe": one.sharpe}
-            self.log.record(counters.phase, counters.update, row)
-        return ended + len(episodes)
-
     def check_reference(self, divergence: float, decisions: int) -> None:
         """Take the mean KL to the reference, in nats per free dimension, over decisions; may end the phase early."""
         reference = self.state.reference
@@ -147,9 +140,12 @@ class TrainingRun:
 
     @property
     def is_out_of_patience(self) -> bool:
-        """Return True after a validation of the offline phase where the best is ``offline.patience`` updates old."""
-        counters, patience = self.state.counters, self.config.offline.patience
-        if not patience or counters.best_update is None or counters.phase_update == 0:
+        """Return True after a validation of the offline phase where the best is ``offline.patience`` updates old.
+
+        Never without a method: a policy that stands still has no better validation.
+        """
+        counters, offline, patience = self.state.counters, self.config.offline, self.config.offline.patience
+        if offline.method == "none" or not patience or counters.best_update is None or counters.phase_update == 0:
             return False
         is_validated = counters.phase_update % self.config.train.validation_updates == 0
         return is_validated and counters.update - counters.best_update >= patience
@@ -237,15 +233,14 @@ def validate_and_save(
 
 
 @contextmanager
-def kept_on_failure(run: TrainingRun, restore: Callable[[], None] | None = None) -> Iterator[None]:
+def kept_on_failure(run: TrainingRun, restore: Callable[[], None]) -> Iterator[None]:
     """Write a checkpoint of the state before the block, where an error ends the block that a user can mend."""
     drawn = run.state.exploration.get_state()
     try:
         yield
     except FinflowError:
         run.state.exploration.set_state(drawn)
-        if restore is not None:
-            restore()
+        restore()
         run.checkpoint()
         run.progress.message(f"nothing is lost: --resume {run.folder} goes on before the decisions that failed")
         raise

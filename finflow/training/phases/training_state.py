@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from finflow.agent.on_policy.on_policy_settings import EntropyScheduler
 from finflow.config import Config
 from finflow.errors import CheckpointError
 from finflow.files import write_atomically
-from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, SUFFIX, CheckpointFolder, capture, numbered, restore
+from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, SUFFIX, CheckpointFolder, numbered, restore
 from finflow.guard.stability import GuardState
 from finflow.training.checkpoints.checkpoint_reader import (
     OFFLINE,
@@ -126,34 +126,19 @@ def start_online(state: TrainingState, config: Config, training_data: TrainingDa
     return bcell
 
 
-def ended_early(state: TrainingState) -> bool:
-    """Return True where the online phase was ended by the KL to the reference."""
-    return state.reference is not None and state.reference.stopped
-
-
-def take_snapshot(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Capture the state without the guard's own and without the contents of the replay."""
-    return capture(_snapshot_view(state))
-
-
-def rewind(state: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Restore what `take_snapshot` returned; the count of all updates and the best score stay as they are."""
-    counters = state.counters
-    kept = {name: getattr(counters, name) for name in ("update", "best_score", "best_update")}
-    view = _snapshot_view(state)
-    restore(view, tensors, facts)
-    for one in fields(state):
-        if one.name not in ("watch", "learners"):
-            setattr(state, one.name, getattr(view, one.name))
-    for name, value in kept.items():
-        setattr(counters, name, value)
-
-
-def _snapshot_view(state: TrainingState) -> TrainingState:
+def rewindable(state: TrainingState) -> TrainingState:
+    """The parts of the state that a rollback restores: without the guard's own and the contents of the replay."""
     learners: Any = state.learners
     if learners is not None:
         learners = SimpleNamespace(capture=partial(learners.capture, with_replay=False), restore=learners.restore)
     return replace(state, watch=cast(Any, None), learners=learners)
+
+
+def rewind(state: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Restore what was captured of `rewindable`; the count of all updates and the best score stay as they are."""
+    counters, kept = state.counters, replace(state.counters)
+    restore(rewindable(state), tensors, facts)
+    counters.update, counters.best_score, counters.best_update = kept.update, kept.best_score, kept.best_update
 
 
 def reseed(state: TrainingState, seed: int, rollbacks: int) -> None:

@@ -164,7 +164,7 @@ def test_pretraining_during_the_offline_phase_changes_no_bit(
 
     monkeypatch.setattr(pretraining, "_pretrain_blocks", pretrain_or_fail)
     beside = FinFlowTrainer(tiny(**keys))
-    with pretraining.pretraining_in_parallel(beside._begin(), beside.collect_offline_data()):
+    with pretraining.pretraining_in_parallel(beside._begin()):
         beside.train_iql()
     beside.finetune()
     if fails:

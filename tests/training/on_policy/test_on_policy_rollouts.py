@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, TaskActorCritic
 from finflow.config import load_config
 from finflow.errors import ConfigError
-from finflow.training.make_env import make_env
+from finflow.training.data.training_data import make_env
 from finflow.training.on_policy.on_policy_rollouts import VectorTask, take_steps, task_rollout
 from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
 
