@@ -181,7 +181,7 @@ def strategies() -> list[Any]:
 
 @pytest.mark.parametrize("second_core", [True, False])
 def test_sharing_changes_neither_results_nor_memos(second_core: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "_has_second_core", lambda: second_core)
+    monkeypatch.setattr(cores, "available_cores", lambda: 1 + second_core)
     process, alone, shared = made_process(), strategies(), strategies()
     expected, found = run_backtests(process, WINDOW, alone), run_shared_backtests(process, WINDOW, shared)
     assert [one.name for one in found] == [one.name for one in expected]

@@ -167,10 +167,15 @@ def _fitted(panel: MarketPanel, config: Config, train_end: int) -> tuple[Decisio
     return DecisionProcess(panel, features, config.env, config.objectives, moments), features, moments
 
 
+def visible(panel: MarketPanel, split: Split) -> MarketPanel:
+    """The part of the market that training may see: nothing after the validation window."""
+    return panel.until(split.validation_end)
+
+
 def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
-    process, features, moments = _fitted(panel.until(split.validation_end), config, split.train_end)
+    process, features, moments = _fitted(visible(panel, split), config, split.train_end)
     decisions = len(process.decision_bars(split.train))
     if decisions < config.env.episode_length:
         raise MarketError(
