@@ -68,15 +68,16 @@ def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None
         raise OutputError(f"cannot write {path}: {reason(error)}") from error
 
 
-def check_writable(folder: Path, key: str = "output.logs_dir") -> None:
+def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True) -> None:
     """Fail before any work is done if a folder cannot be written, or has no room even for `PROBE` bytes.
 
-    Nothing that was created for it stays.
+    An error names the configuration's ``key``; without ``keep``, a folder that was created does not stay. Where several
+    processes write into one folder it has to stay: one must not remove it while another is about to write.
 
     Raises
     ------
     OutputError
-        With the configuration's ``key``.
+        Nothing that was created is left then.
     """
     created = missing_folders(folder)
     probe = folder / f".probe.{os.getpid()}"
@@ -87,9 +88,11 @@ def check_writable(folder: Path, key: str = "output.logs_dir") -> None:
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
+        keep = False
         raise OutputError(f"cannot write to {folder}: {reason(error, key)}") from error
     finally:
-        remove_empty(created)
+        if not keep:
+            remove_empty(created)
 
 
 def read_input(path: Path, name: str, error: type[FinflowError], wanted: str = "a file") -> bytes:

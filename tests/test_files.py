@@ -78,10 +78,11 @@ def test_files_written_together_are_all_new_or_all_old(tmp_path: Path, monkeypat
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new", "c": "new"}
 
 
-def test_a_folder_that_was_only_tried_is_not_left_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_folder_that_was_only_tried_is_not_left_behind(tmp_path: Path, keep: bool) -> None:
     (tmp_path / "mine").mkdir()
-    check_writable(tmp_path / "mine" / "a" / "b")
-    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+    check_writable(tmp_path / "mine" / "a" / "b", keep=keep)
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == (["mine", "a", "b"] if keep else ["mine"])
 
 
 @pytest.mark.parametrize("place", ["taken", "taken/file"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from finflow.cli.exit_status import run_safely
 from finflow.config import dump_config
 from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError, FinflowError
+from finflow.offline.dataset import OfflineDataset
 from finflow.training.data import training_data as datasets
 from finflow.training.data.training_data import offline_data, prepare
 from scripts.dataset import export_dataset, import_dataset
@@ -28,8 +30,15 @@ def called(name: str, *arguments: str) -> int:
 
 
 def test_a_file_is_collected_once_and_reused_then(tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, path = tiny(), tmp_path / "new" / "set.npz"
+    """Its folder stays from its check on: another process may be about to write into it."""
+    config, path, honest = tiny(), tmp_path / "new" / "set.npz", datasets.collect
     training_data = prepare(config)
+
+    def collect(*given: Any) -> OfflineDataset:
+        assert path.parent.is_dir()
+        return honest(*given)
+
+    monkeypatch.setattr(datasets, "collect", collect)
     first = offline_data(config, training_data, path)
     monkeypatch.setattr(datasets, "collect", lambda *_: pytest.fail("collected again"))
     second = offline_data(config, training_data, path)

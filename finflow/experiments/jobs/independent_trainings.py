@@ -199,7 +199,7 @@ def run_all(jobs: Sequence[Job], resources: ComputeResources | None = None) -> l
         Finished trainings are kept: the same jobs continue from there.
     """
     for job in jobs:
-        check_writable(job.folder)
+        check_writable(job.folder, keep=False)
         job.begin()
         for line in job.lines():
             print(line)

@@ -79,7 +79,7 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> tuple[P
     _check_comparable(runs)
     mark = short_hash("\n".join(str(run.folder.resolve()) for run in runs))
     folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
-    check_writable(folder, "--output")
+    check_writable(folder, "--output", keep=False)
     first = runs[0]
     returns = {run.label: run.returns for run in runs}
     if BASELINE in first.table:

@@ -20,7 +20,7 @@ from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import Moments
 from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
-from finflow.files import check_writable
+from finflow.files import check_writable, missing_folders, remove_empty
 from finflow.market.features.feature_set import Features, apply_features, compute_features
 from finflow.market.panel import MarketPanel, Split, split_panel
 from finflow.market.price_notes import price_notes
@@ -246,9 +246,14 @@ def offline_data(
         path = config.output.offline_dir / f"dataset-{name}.npz"
     if path.exists() and not recollect:
         return OfflineData(load_dataset(path, expected), path, reused=True)
+    made = missing_folders(path.parent)
     check_writable(path.parent, "output.offline_dir" if given is None else "folder")
-    dataset = collect(config, process, window)
-    save_dataset(path, dataset)
+    try:
+        dataset = collect(config, process, window)
+        save_dataset(path, dataset)
+    except BaseException:
+        remove_empty(made)
+        raise
     return OfflineData(dataset, path, reused=False)
 
 

@@ -92,7 +92,7 @@ def judge_held_out(
     ``makers``: name -> makes a strategy, fresh. The first is judged; others are compared with it as the classical ones
     are. The rest are facts about it that no backtest has.
     """
-    check_writable(folder / REPORTS)
+    check_writable(folder / REPORTS, keep=False)
     config, process = training_data.config, training_data.held_out_process()
     split, panel = training_data.split, training_data.panel
     window, windows = split.test, {"train": split.train, "validation": split.validation, "test": split.test}
