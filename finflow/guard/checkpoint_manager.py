@@ -190,7 +190,7 @@ class CheckpointManager:
         if best is not None:
             step, tensors, state = best.update, best.tensors, best.state
         elif self.folder is not None and self.folder.path(BEST).is_file():
-            step, tensors, state = read_checkpoint(self.folder.path(BEST))
+            step, tensors, state = read_loop_state(self.folder.path(BEST))
         else:
             raise CheckpointError("there is no best checkpoint: none was saved with a reward")
         modules = _Loop(network, optimizer, scheduler)
@@ -203,7 +203,7 @@ class CheckpointManager:
         return self.manager.get_statistics()
 
 
-def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
+def read_loop_state(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
     """Step, tensors and state of a checkpoint file.
 
     Raises

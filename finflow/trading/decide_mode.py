@@ -40,8 +40,8 @@ from finflow.trading.decision_page import Check, DailyDecision, decision_page
 from finflow.trading.live_market import (
     TRADING,
     LiveMarket,
-    load_agents,
     load_prices,
+    load_trading_agents,
     market_until,
     run_data,
     run_verdict,
@@ -94,7 +94,7 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
 
     Raises FinflowError: One line that says what to do, where the prices, the account or the verdict forbid a decision.
     """
-    agents = agents or load_agents(request.runs, request.overrides)
+    agents = agents or load_trading_agents(request.runs, request.overrides)
     if routing is None and request.broker == ALPACA:
         routing = open_routing(agents, request.live)
     if routing is not None and request.date is not None:

@@ -27,7 +27,7 @@ TRADING = "trading"
 METRICS = Path("reports") / "metrics.json"
 
 
-def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agents:
+def load_trading_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agents:
     """Read the agents that decide; ``output.logs_dir`` among the overrides moves their folder.
 
     Raises ConfigError or CheckpointError if an agent cannot be used, or does not see what the others see.

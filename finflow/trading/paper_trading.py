@@ -31,7 +31,7 @@ from finflow.strategies.strategy import Strategy
 from finflow.trading.account_state import DECISION, STATE, fills_of
 from finflow.trading.alpaca_broker import BrokerNotReady, OrderRouting
 from finflow.trading.decide_mode import ALPACA, Request, decide, open_routing
-from finflow.trading.live_market import TRADING, load_agents, load_prices, market_until
+from finflow.trading.live_market import TRADING, load_prices, load_trading_agents, market_until
 from finflow.trading.paper_page import Expectation, PaperNumbers, numbers_of, paper_page
 from finflow.trading.price_checks import calendar_of
 from finflow.training.judging.agent_strategy import Agents
@@ -69,7 +69,7 @@ def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[
 
     Raises FinflowError: One line, where the account cannot begin or go on.
     """
-    agents, clock = load_agents(request.runs, request.overrides), clock or Clock()
+    agents, clock = load_trading_agents(request.runs, request.overrides), clock or Clock()
     folder = agents.folder / TRADING
     routing = open_routing(agents, request.live) if agents.config.trading.broker == ALPACA else None
     _check_options(request, routing)

@@ -15,7 +15,7 @@ from torch import nn
 from finflow.agent.on_policy.on_policy_settings import EntropyScheduler
 from finflow.config import RollbackConfig, load_config
 from finflow.errors import CheckpointError, OutputError
-from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics, read_checkpoint
+from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics, read_loop_state
 from finflow.guard.rollback import LOWER, MOST_ROLLBACKS, ROLLBACK, STOP, RollbackManager
 
 
@@ -277,7 +277,7 @@ def test_the_best_is_kept_beside_the_newest_and_found_by_another_process(
     if folder:
         names = sorted(path.name for path in tmp_path.iterdir())
         assert names == [f"checkpoint_{name}.safetensors" for name in ("000000200", "000000300", "best", "latest")]
-        assert read_checkpoint(tmp_path / "checkpoint_latest.safetensors")[0] == 300
+        assert read_loop_state(tmp_path / "checkpoint_latest.safetensors")[0] == 300
         fresh = parts()
         assert CheckpointManager(folder=tmp_path).load_best_checkpoint(fresh[0]) == step
         assert torch.equal(fresh[0].weight, best)

@@ -22,7 +22,7 @@ from finflow.trading import decide_mode, decision_making, live_market, paper_tra
 from finflow.trading.alpaca_broker import KEY, SECRET
 from finflow.trading.decide_mode import Request
 from finflow.trading.decision_making import Reasoning
-from finflow.trading.live_market import load_agents
+from finflow.trading.live_market import load_trading_agents
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence import fake_alpaca
@@ -86,7 +86,7 @@ class Trained:
     def replayed(self, **keys: object) -> tuple[list[dict[str, Any]], Backtest]:
         """Evenings of a paper account from November 10 on, which are those of the backtest over the same bars."""
         given = {name.replace("__", "."): value for name, value in keys.items()}
-        agents = load_agents([self.run], {"market.path": str(self.prices), **given})
+        agents = load_trading_agents([self.run], {"market.path": str(self.prices), **given})
         data = prepare(agents.config)
         window = range(data.panel.bars_until("2011-11-09"), data.split.test_end)
         run = run_backtests(data.held_out_process(), window, agents.strategies())[0]
@@ -147,10 +147,10 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return computed
 
-    agents = once(live_market.load_agents, lambda *given: repr(given))
+    agents = once(live_market.load_trading_agents, lambda *given: repr(given))
     market = once(live_market.market_until, lambda panel, _: str(panel.dates[-1]))
     for module in (decide_mode, paper_trading):
-        monkeypatch.setattr(module, "load_agents", agents)
+        monkeypatch.setattr(module, "load_trading_agents", agents)
         monkeypatch.setattr(module, "market_until", market)
     rounded = once(decision_making.round_orders, lambda account, wanted, *_: repr((account, wanted.tolist())))
     monkeypatch.setattr(decision_making, "round_orders", rounded)

@@ -21,7 +21,7 @@ from finflow.strategies.strategy import Information
 from finflow.trading.account_state import AccountState
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.decision_page import decision_schema
-from finflow.trading.live_market import load_agents, market_until
+from finflow.trading.live_market import load_trading_agents, market_until
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
@@ -70,7 +70,7 @@ def test_the_target_is_that_of_the_backtest(
     """On the evening of a decision, with no later bar at hand, for what the backtest held: the same target."""
     trained = trained_on_opens if fill == "open" else trained_once
     keys = {"env.execution_lag": lag, "env.fill": fill, "acting.temperature": temperature}
-    agents = load_agents([trained.run], {"market.path": str(trained.prices), **keys})
+    agents = load_trading_agents([trained.run], {"market.path": str(trained.prices), **keys})
     data = prepare(agents.config)
     process, window = data.held_out_process(), data.split.test
     agent = Recorded(agents.policies[0], agents.device, acting=agents.config.acting)

@@ -19,7 +19,7 @@ import pytest
 from finflow.trading.account_state import AccountState
 from finflow.trading.decide_mode import Request
 from finflow.trading.decision_making import DecisionMaking
-from finflow.trading.live_market import load_agents, market_until
+from finflow.trading.live_market import load_trading_agents, market_until
 from finflow.trading.paper_page import ALPHA, Expectation, paper_schema, variance_ratio
 from finflow.trading.paper_trading import Clock, PaperAccount, trade_on_paper
 from finflow.training.data.training_data import prepare
@@ -40,7 +40,7 @@ def test_the_replay_is_the_backtest(trained: Trained, lag: int, keys: dict[str, 
 
 def test_no_evening_knows_a_later_bar(trained: Trained) -> None:
     """Lived with the bars of each evening alone, features and all, the account decides the same."""
-    agents = load_agents([trained.run], {"market.path": str(trained.prices)})
+    agents = load_trading_agents([trained.run], {"market.path": str(trained.prices)})
     panel = prepare(agents.config).panel
     start = panel.bars_until("2011-11-09")
     whole = PaperAccount(market_until(panel, agents).process, agents.strategies()[0], start)
@@ -291,7 +291,7 @@ def test_the_paper_account_is_the_backtest(paying: Trained, lag: int) -> None:
 def test_the_target_is_that_of_the_backtest_on_an_ex_date_too(paying: Trained, lag: int) -> None:
     """The account is told in shares at the prices of the time, long before the end of the prices."""
     keys = {"market.path": str(paying.prices), "market.dividends": "cash", "env.execution_lag": lag}
-    agents = load_agents([paying.run], keys)
+    agents = load_trading_agents([paying.run], keys)
     data = prepare(agents.config)
     evening = data.panel.bars_until("2011-11-22") - 1
     market = market_until(data.panel.until(evening + 1), agents)

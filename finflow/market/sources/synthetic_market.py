@@ -117,7 +117,7 @@ class IndependentReturns:
 
 
 @dataclass(frozen=True, eq=False)
-class MeanReversion:
+class MeanRevertingReturns:
     """Prices around a common walk, with a spread z that is an autoregression: z' = persistence * z + innovation.
 
     Asset i has the log return mean + common + loading_i * (z' - z); loadings fall evenly from 1/2 to -1/2, so z is the
@@ -243,7 +243,7 @@ class Regimes:
         return Scenarios(probability, returns, ahead * odds / (ahead * odds + 1.0 - ahead))
 
 
-PriceProcess = IndependentReturns | MeanReversion | Regimes
+PriceProcess = IndependentReturns | MeanRevertingReturns | Regimes
 
 
 def _parameters_of(config: SyntheticConfig) -> dict[str, float]:
@@ -260,7 +260,7 @@ def process_of(config: SyntheticConfig) -> PriceProcess:
     covariance: FloatArray = np.full((config.assets, config.assets), correlation * volatility**2)
     np.fill_diagonal(covariance, volatility**2)
     if config.kind == "mean-reverting":
-        return MeanReversion(
+        return MeanRevertingReturns(
             mean=drift - 0.5 * volatility**2,
             common=volatility * float(np.sqrt((1.0 + correlation) / 2.0)),
             innovation=volatility * float(np.sqrt(2.0 * (1.0 - correlation))),

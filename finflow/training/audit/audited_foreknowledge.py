@@ -29,7 +29,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.feature_set import user_feature
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audit_subjects import AuditSubjects
-from finflow.training.audit.audited_parts import Recorder
+from finflow.training.audit.audited_parts import DecisionRecorder
 from finflow.training.audit.foreknowledge import (
     FEWEST,
     FloatArray,
@@ -187,7 +187,7 @@ class AuditedForeknowledge:
 
 def decided_views(process: DecisionProcess, window: range, strategy: Strategy) -> Decided:
     """Views of a strategy's decisions, the newest bar that each may know, and the bars from there to the fill."""
-    recorder = Recorder(strategy)
+    recorder = DecisionRecorder(strategy)
     run_backtests(process, window, [recorder])
     targets, held = np.stack(recorder.answers["weights"]), np.stack(recorder.accounts)[:, : process.n_weights]
     # The account is its owner's and known a bar before the fill, also where prices are older.

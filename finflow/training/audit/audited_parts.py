@@ -34,7 +34,7 @@ from finflow.training.data.rewards import RewardUnits
 FloatArray = NDArray[np.float64]
 
 
-class Recorder:
+class DecisionRecorder:
     """A strategy that asks another, and records its answers and the accounts that it saw.
 
     ``account``: the observed portfolio that is handed in at every decision, in place of its own. Beside the weights,
@@ -100,7 +100,7 @@ def decisions(process: DecisionProcess, last: int, make: Callable[[], Strategy],
         bars = np.asarray(process.decision_bars(window), dtype=np.int64)
         if window.start < process.first_bar or len(bars) < 2:  # features begin later, or the cut leaves no decision
             continue
-        recorder = Recorder(make(), account)
+        recorder = DecisionRecorder(make(), account)
         run_backtests(process, window, [recorder])
         for part, values in recorder.answers.items():
             parts[f"{part} (decision {length + 1} of a run)"] = Rows(np.stack(values), bars, lag)

@@ -25,7 +25,7 @@ from finflow.strategies.classical import NAMED, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles
-from finflow.training.audit.look_ahead import Finding, Probe, audit, joined, unprimed
+from finflow.training.audit.look_ahead import Finding, Probe, audit, join_findings, unprimed
 from finflow.training.audit.shocked_panels import CUT, REPEAT, SHOCKS
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import choose_device
@@ -81,7 +81,7 @@ def audit_configuration(
     for piece, around, close in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
         quick = [one for one in (*around.of_market(), *around.of_decisions(own)) if one.quick]
         found += audit(piece, quick, close, seed)
-    return joined([*found, *findings, *foreknowledge.of_opened()])
+    return join_findings([*found, *findings, *foreknowledge.of_opened()])
 
 
 def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe, ...]:

@@ -60,7 +60,7 @@ class Finding:
         return self.verdict not in (CLEAN, NOTED)
 
 
-def joined(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def join_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """One finding for each component and kind, components in their first order: the first fault or note speaks."""
     by_name: dict[str, dict[str, list[Finding]]] = {}
     for finding in findings:
@@ -218,7 +218,7 @@ def audit(
                 answers |= {kind: before if failed else component.ask(others[kind], last) for kind in suited}
                 judged = (_judged(component.name, Probe(last, kind), panel, before, answers[kind]) for kind in answers)
                 found += [(index, finding) for finding in judged]
-    return joined(finding for _, finding in sorted(found, key=lambda one: one[0]))
+    return join_findings(finding for _, finding in sorted(found, key=lambda one: one[0]))
 
 
 def _judged(name: str, probe: Probe, panel: MarketPanel, before: Answer | str, after: Answer | str) -> Finding:
