@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from optuna.trial import create_trial
@@ -17,6 +18,7 @@ from finflow.errors import CheckpointError, ConfigError, FinflowError, MarketErr
 from finflow.evaluation.statistics.significance_tests import readings_of
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.jobs.independent_trainings import Training
+from finflow.experiments.tuning import study
 from finflow.experiments.tuning.study import decode_returns
 from finflow.experiments.tuning.trial_store import check_values, damaged_study
 from finflow.line_file import HashedLog
@@ -93,11 +95,15 @@ def test_few_bytes_that_hold_more_than_the_memory_are_refused(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(("name", "value"), [("intermediate_values", {1: "x"}), ("user_attrs", "x")])
-def test_what_a_storage_holds_in_place_of_a_study_is_told(name: str, value: object) -> None:
+def test_what_a_storage_holds_in_place_of_a_study_is_told(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match="no study, or a damaged one"), damaged_study("x"):
         raise KeyError("op_code")
     with pytest.raises(ConfigError, match="damaged"):
         decode_returns("no base64!")
+    monkeypatch.setattr(study, "LONGEST_RETURNS", 8)
+    assert decode_returns(study.encode_returns(np.zeros(1000))).nbytes == 16  # unpacked no further than two floats
     trial = create_trial(values=[1.0], intermediate_values={1: 0.5})
     check_values(trial, 1)
     setattr(trial, name, value)

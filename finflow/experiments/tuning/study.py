@@ -46,6 +46,7 @@ from finflow.training.trainer import new_run_folder
 
 STUDIES = "studies"
 SCRATCH = "scratch"
+LONGEST_RETURNS = 1 << 26  # bytes: a short text may unpack to any length
 HEAD = "# A search for better values; it continues with: python main.py --mode tune --resume {folder}\n"
 
 Value: TypeAlias = bool | int | float | str
@@ -230,7 +231,8 @@ def decode_returns(text: str) -> NDArray[np.float64]:
         If it is none: something else has written to the storage.
     """
     try:
-        return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<f4").astype(np.float64)
+        content = zlib.decompressobj().decompress(base64.b64decode(text), LONGEST_RETURNS)
+        return np.frombuffer(content, dtype="<f4").astype(np.float64)
     except (ValueError, TypeError, zlib.error) as error:
         raise ConfigError(f"the storage of the study holds returns of a trial that are damaged ({error})") from None
 
