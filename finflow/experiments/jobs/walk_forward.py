@@ -20,6 +20,7 @@ from finflow.config import Config, ProtocolConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.market.features.feature_set import Features
 from finflow.market.features.rolling_windows import DAILY_WINDOWS, windows_of
 from finflow.market.panel import MarketPanel, split_panel
 from finflow.market.sources.panel_loader import load_panel
@@ -56,9 +57,9 @@ class Fold:
     tests: tuple[range, ...]
     paths: tuple[int, ...] = (0,)
 
-    def training_data(self, panel: MarketPanel, config: Config) -> TrainingData:
+    def training_data(self, panel: MarketPanel, config: Config, features: Features | None = None) -> TrainingData:
         """The market of its training, which lacks what it is evaluated on."""
-        return prepare_pieces(panel, config, self.pieces, self.validation)
+        return prepare_pieces(panel, config, self.pieces, self.validation, features)
 
     def judge(
         self, process: DecisionProcess, agents: Agents, rivals: Sequence[Strategy] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +23,11 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.jobs.walk_forward import Fold, folds_of, history_of, last_fold, load_before_test
 from finflow.experiments.task_progress import NullStream
+from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import named_strategy
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
-from finflow.training.data.training_data import TrainingData, process_on
+from finflow.training.data.training_data import TrainingData, features_on, process_on
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
@@ -53,6 +54,8 @@ class TrialContext:
     seeds: tuple[int, ...]
     searched: tuple[str, ...]
     tries: int
+    features: dict[tuple[int, str], Features] = field(default_factory=dict)
+    """By fold, of its training and of all bars: computed once for all trials, since no key of theirs is searched."""
 
     @property
     def units(self) -> list[tuple[Fold, int]]:
@@ -138,14 +141,17 @@ class TrialRun:
     def train(self, fold: Fold, seed: int, display: ProgressDisplay | None) -> Backtest:
         """Train once, and backtest the best policy on the fold's test window; its checkpoints are not kept."""
         settings = self._settings(seed)
-        training_data = fold.training_data(self.context.panel, settings)
+        known, panel = self.context.features, self.context.panel
+        training_data = fold.training_data(panel, settings, known.get((fold.number, "training")))
+        known[fold.number, "training"] = training_data.features
         progress = display or ProgressDisplay(stream=NullStream())
         listener = self._listener(training_data, progress)
         trainer = FinFlowTrainer(settings, training_data=training_data, progress=progress, on_validation=listener)
         trainer.train_iql()
         trainer.finetune()
         rivals = [named_strategy(BASELINE, self.config.evaluation)] if self._compares else []
-        process = process_on(training_data, self.context.panel)
+        known[fold.number, "all"] = known.get((fold.number, "all")) or features_on(training_data, panel)
+        process = process_on(training_data, panel, known[fold.number, "all"])
         (backtests,) = fold.judge(process, trainer.agents(), rivals)
         shutil.rmtree(trainer.run_folder, ignore_errors=True)
         values = self._measure(process, fold.tests[0], *backtests)

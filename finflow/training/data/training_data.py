@@ -118,6 +118,7 @@ def prepare_pieces(
     config: Config,
     pieces: Sequence[range],
     validation: int,
+    features: Features | None = None,
 ) -> TrainingData:
     """The market of a training that may not see some of the bars: the pieces that are left, joined.
 
@@ -125,13 +126,14 @@ def prepare_pieces(
     nothing is learned until every window of a feature lies after it.
 
     ``panel``: cut before the test window. ``pieces``: its bars that may be seen, one after another, with gaps between.
-    ``validation``: how many of the last bars are for choosing a checkpoint.
+    ``validation``: how many of the last bars are for choosing a checkpoint. ``features``: of the same pieces and keys,
+    where they are known.
 
     Raises MarketError if what is left is too short to learn in.
     """
     joined = panel.spliced(pieces)
     train_end = joined.n_bars - validation
-    process, features, moments = _fitted(joined, config, train_end)
+    process, features, moments = _fitted(joined, config, train_end, features)
     listed = int(np.flatnonzero(joined.listed.sum(axis=1) >= 2)[0])
     segments, first = [], 0
     for number, piece in enumerate(pieces):
@@ -149,18 +151,25 @@ def prepare_pieces(
     return TrainingData(config, joined, split, process, features, moments, tuple(segments))
 
 
-def process_on(training_data: TrainingData, panel: MarketPanel) -> DecisionProcess:
+def process_on(training_data: TrainingData, panel: MarketPanel, features: Features | None = None) -> DecisionProcess:
     """The decision process of a trained agent on other bars: everything that is fitted comes from its training."""
-    config, fitted = training_data.config, training_data.features.fitted
-    if fitted is None:
-        raise ValueError("nothing was fitted with these features")
-    features = apply_features(panel, fitted, config.features)
+    config = training_data.config
+    features = features or features_on(training_data, panel)
     return DecisionProcess(panel, features, config.env, config.objectives, training_data.moments)
 
 
-def _fitted(panel: MarketPanel, config: Config, train_end: int) -> tuple[DecisionProcess, Features, Moments]:
+def features_on(training_data: TrainingData, panel: MarketPanel) -> Features:
+    """Features of other bars, by what was fitted on the training window."""
+    if training_data.features.fitted is None:
+        raise ValueError("nothing was fitted with these features")
+    return apply_features(panel, training_data.features.fitted, training_data.config.features)
+
+
+def _fitted(
+    panel: MarketPanel, config: Config, train_end: int, features: Features | None = None
+) -> tuple[DecisionProcess, Features, Moments]:
     """The process of bars that a training may see, and what is fitted on those before the end of its window."""
-    features = compute_features(panel, train_end, config.features)
+    features = features or compute_features(panel, train_end, config.features)
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, train_end))
     if not moments.second > 0.0:
         raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
