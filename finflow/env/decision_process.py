@@ -168,8 +168,8 @@ class DecisionProcess:
         xp = array_namespace(state.weights)
         fill = fill_at(self, state, action)
         ahead = _rows(self.growth, replace(state, bar=state.bar + 1))
-        simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
-        log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
+        simple_return = fill.wealth_factor * (fill.weights * ahead).sum(axis=-1) - 1.0
+        log_return = xp.log((1.0 + simple_return).clip(1e-12))
         components, objective = self.objective.step(state.objective, log_return, fill.turnover, xp.log(ahead[..., -1]))
         if self.reward is not None:
             context = _reward_context(self, state, action, fill, simple_return, components)
@@ -177,7 +177,7 @@ class DecisionProcess:
         wealth = state.wealth * (1.0 + simple_return)
         after = PortfolioState(state.bar + 1, fill.weights, wealth, objective, state.objective)
         ruined = wealth <= RUIN * self.env.initial_capital
-        total, traded = xp.sum(components, axis=-1), (fill.cost, fill.turnover, fill.refused)
+        total, traded = components.sum(axis=-1), (fill.cost, fill.turnover, fill.refused)
         return Step(after, total, components, ruined, fill.weights, simple_return, *traded)
 
 

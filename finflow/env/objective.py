@@ -102,12 +102,12 @@ class Objective:
         first, second, below_peak = state[..., 0], state[..., 1], state[..., 2]
         risky = log_return - cash_return
         step_first, step_second = risky - first, risky**2 - second
-        variance = xp.clip(second - first**2, (LEAST_DEVIATION * self.moments.deviation) ** 2)
+        variance = (second - first**2).clip((LEAST_DEVIATION * self.moments.deviation) ** 2)
         differential_sharpe = (second * step_first - 0.5 * first * step_second) / variance**1.5
         zeta = -weights.cvar_target
-        excess = xp.clip(-log_return - zeta, 0.0)
-        below_after = xp.clip(below_peak + log_return, None, 0.0)
-        drawdown_increase = xp.clip(xp.exp(below_peak) - xp.exp(below_after), 0.0)
+        excess = (-log_return - zeta).clip(0.0)
+        below_after = (below_peak + log_return).clip(None, 0.0)
+        drawdown_increase = (xp.exp(below_peak) - xp.exp(below_after)).clip(0.0)
         components = xp.stack(
             [
                 log_return,

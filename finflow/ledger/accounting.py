@@ -39,30 +39,30 @@ def drift(weights: Any, growth: Any, dividends: Any = None) -> Any:
 
     ``dividends`` (batch, assets), ``d / (p + d)`` of each asset, is the share of its weight that is paid in cash.
     """
-    xp = array_namespace(weights)
     grown = weights * growth
-    held = grown / xp.sum(grown, axis=-1, keepdims=True)
+    held = grown / grown.sum(axis=-1, keepdims=True)
     if dividends is None:
         return held
+    xp = array_namespace(weights)
     paid = held[..., :-1] * dividends
-    return xp.concat([held[..., :-1] - paid, held[..., -1:] + xp.sum(paid, axis=-1, keepdims=True)], axis=-1)
+    return xp.concat([held[..., :-1] - paid, held[..., -1:] + paid.sum(axis=-1, keepdims=True)], axis=-1)
 
 
 def before_dividends(weights: Any, shares: Any) -> Any:
     """Weights (batch, K) with dividends that `drift` paid, (batch, assets), back in the assets that paid them."""
     xp = array_namespace(weights)
     risky = weights[..., :-1] / (1.0 - shares)
-    cash = weights[..., -1:] - xp.sum(risky * shares, axis=-1, keepdims=True)
+    cash = weights[..., -1:] - (risky * shares).sum(axis=-1, keepdims=True)
     return xp.concat([risky, cash], axis=-1)
 
 
 def pay_out(weights: Any, listed: Any) -> Any:
     """Turn positions (batch, K) in assets that are not ``listed`` (batch, assets) into cash, at no cost."""
-    xp = array_namespace(weights)
-    if bool(xp.all(listed)):
+    if bool(listed.all()):
         return weights
+    xp = array_namespace(weights)
     risky = xp.where(listed, weights[..., :-1], xp.zeros_like(weights[..., :-1]))
-    paid = xp.sum(weights[..., :-1] - risky, axis=-1, keepdims=True)
+    paid = (weights[..., :-1] - risky).sum(axis=-1, keepdims=True)
     return xp.concat([risky, weights[..., -1:] + paid], axis=-1)
 
 
@@ -124,13 +124,12 @@ def settle(
     Jiang, Xu and Liang (2017), A Deep Reinforcement Learning Framework for the Financial Portfolio Management
     Problem, equation 14 (there with separate rates for sales and purchases).
     """
-    xp = array_namespace(before)
-    if halted is None or not bool(xp.any(halted)):
+    if halted is None or not bool(halted.any()):
         return _settle(before, target, costs, wealth, market)
-    factor = xp.ones_like(wealth)
+    factor = array_namespace(before).ones_like(wealth)
     for _ in range(1 + HALT_ROUNDS):
         done = _settle(before, _keep_halted(before, target, halted, factor), costs, wealth, market)
-        if not bool(xp.any(done.wealth_factor != factor)):
+        if not bool((done.wealth_factor != factor).any()):
             break
         factor = done.wealth_factor
     return done
@@ -144,13 +143,13 @@ def _keep_halted(before: Any, target: Any, halted: Any, wealth_factor: Any) -> A
     xp = array_namespace(target)
     stays = before[..., :-1] / wealth_factor[..., None]
     nothing = xp.zeros_like(stays)
-    cash = target[..., -1:] + xp.sum(xp.where(halted, target[..., :-1] - stays, nothing), axis=-1, keepdims=True)
+    cash = target[..., -1:] + xp.where(halted, target[..., :-1] - stays, nothing).sum(axis=-1, keepdims=True)
     others = xp.where(halted, nothing, target[..., :-1])
-    total = xp.sum(others, axis=-1, keepdims=True)
+    total = others.sum(axis=-1, keepdims=True)
     short = (cash < 0.0) & (total > 0.0)
     scale = xp.where(short, 1.0 + cash / xp.where(total > 0.0, total, xp.ones_like(total)), xp.ones_like(total))
-    risky = xp.where(halted, stays, others * xp.clip(scale, 0.0))
-    return xp.concat([risky, xp.clip(cash, 0.0)], axis=-1)
+    risky = xp.where(halted, stays, others * scale.clip(0.0))
+    return xp.concat([risky, cash.clip(0.0)], axis=-1)
 
 
 def _settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None) -> Settlement:
@@ -158,13 +157,13 @@ def _settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mar
     xp, target = array_namespace(before), _contiguous(target)
     solve = _differentiable_factor if is_torch_array(before) else _wealth_factor
     factor, last, solved = solve(before, target, costs, wealth, market)
-    cash = xp.clip(1.0 - xp.sum(target[..., :-1], axis=-1, keepdims=True), 0.0)
+    cash = (1.0 - target[..., :-1].sum(axis=-1, keepdims=True)).clip(0.0)
     weights = xp.concat([target[..., :-1], cash], axis=-1)
     turnover = portfolio_turnover(before, target)
-    if solved and bool(xp.min(factor) > 0.0):
+    if solved and bool(factor.min() > 0.0):
         return Settlement(weights, factor, turnover)
-    affordable = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
-    if bool(xp.all(affordable)):
+    affordable = (factor > 0.0) & (abs(factor - last) <= SOLVED)
+    if bool(affordable.all()):
         return Settlement(weights, factor, turnover)
     return Settlement(
         xp.where(affordable[..., None], weights, before),
@@ -235,7 +234,7 @@ def _wealth_factor(
             cost = sum(rate * traded for rate in each)
         last, factor = factor, 1.0 - cost
         if costs.needs_market:
-            factor = xp.clip(factor, 0.0)  # where it is no contraction, it must not run away either
+            factor = factor.clip(0.0)  # where it is no contraction, it must not run away either
         solved = not bool(abs(factor - last).max() > WEALTH_TOLERANCE)
         if solved:
             break

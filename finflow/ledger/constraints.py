@@ -37,10 +37,10 @@ def project_to_simplex(values: Any) -> Any:
     excess = xp.cumulative_sum(ordered, axis=-1) - 1.0
     rank = xp.arange(1, values.shape[-1] + 1, dtype=values.dtype)
     positive = ordered - excess / rank > 0
-    count = xp.sum(xp.astype(positive, values.dtype), axis=-1, keepdims=True)
+    count = xp.astype(positive, values.dtype).sum(axis=-1, keepdims=True)
     kept = xp.where(positive, ordered, xp.zeros_like(ordered))
-    threshold = (xp.sum(kept, axis=-1, keepdims=True) - 1.0) / count
-    return xp.clip(values - threshold, 0.0)
+    threshold = (kept.sum(axis=-1, keepdims=True) - 1.0) / count
+    return (values - threshold).clip(0.0)
 
 
 def as_portfolio(action: Any) -> Any:
@@ -48,15 +48,15 @@ def as_portfolio(action: Any) -> Any:
 
     A sum that is off by single-precision rounding is divided out, so that no wealth appears from nowhere.
     """
-    xp = array_namespace(action)
-    total = xp.sum(action, axis=-1)
-    inside = xp.all(action >= 0.0, axis=-1) & (xp.abs(total - 1.0) <= SIMPLEX_TOLERANCE)
-    exact = inside & (xp.abs(total - 1.0) <= ROUNDING)
-    if bool(xp.all(exact)):
+    total = action.sum(axis=-1)
+    inside = (action >= 0.0).all(axis=-1) & (abs(total - 1.0) <= SIMPLEX_TOLERANCE)
+    exact = inside & (abs(total - 1.0) <= ROUNDING)
+    if bool(exact.all()):
         return action
+    xp = array_namespace(action)
     scaled = action / xp.where(inside, total, xp.ones_like(total))[..., None]
     near = xp.where(exact[..., None], action, scaled)
-    return near if bool(xp.all(inside)) else xp.where(inside[..., None], near, project_to_simplex(action))
+    return near if bool(inside.all()) else xp.where(inside[..., None], near, project_to_simplex(action))
 
 
 def keep_listed(target: Any, listed: Any, held: Any = None) -> Any:
@@ -73,15 +73,15 @@ def keep_listed(target: Any, listed: Any, held: Any = None) -> Any:
     held : array, (batch, K), optional
         Weights before the trade, positions that have ended among them; none when left out.
     """
-    xp = array_namespace(target)
-    if bool(xp.all(listed)):
+    if bool(listed.all()):
         return target
+    xp = array_namespace(target)
     risky, cash, nothing = target[..., :-1], target[..., -1:], xp.zeros_like(target[..., :-1])
     barred = xp.where(listed, nothing, risky)
     paid = nothing if held is None else xp.minimum(barred, held[..., :-1])
-    kept = xp.concat([xp.where(listed, risky, nothing), cash + xp.sum(paid, axis=-1, keepdims=True)], axis=-1)
-    spread = xp.sum(barred - paid, axis=-1, keepdims=True) > 0.0
-    total = xp.sum(kept, axis=-1, keepdims=True)
+    kept = xp.concat([xp.where(listed, risky, nothing), cash + paid.sum(axis=-1, keepdims=True)], axis=-1)
+    spread = (barred - paid).sum(axis=-1, keepdims=True) > 0.0
+    total = kept.sum(axis=-1, keepdims=True)
     scaled = kept / xp.where(total > 0.0, total, xp.ones_like(total))
     all_cash = xp.concat([nothing, xp.ones_like(cash)], axis=-1)
     return xp.where(spread, xp.where(total > 0.0, scaled, all_cash), kept)
@@ -92,9 +92,8 @@ def turnover(before: Any, target: Any) -> Any:
 
     Cash of the portfolios (batch, K) is what the risky assets leave, so that rounding in it is not a trade.
     """
-    xp = array_namespace(before)
     change = target[..., :-1] - before[..., :-1]
-    return 0.5 * (xp.sum(xp.abs(change), axis=-1) + xp.abs(xp.sum(change, axis=-1)))
+    return 0.5 * (abs(change).sum(axis=-1) + abs(change.sum(axis=-1)))
 
 
 def apply_limits(before: Any, target: Any, limits: Limits) -> Any:
@@ -104,14 +103,14 @@ def apply_limits(before: Any, target: Any, limits: Limits) -> Any:
     """
     xp = array_namespace(before)
     if limits.max_weight < 1.0:
-        risky = xp.clip(target[..., :-1], 0.0, limits.max_weight)
-        cash = xp.clip(1.0 - xp.sum(risky, axis=-1, keepdims=True), 0.0)
+        risky = target[..., :-1].clip(0.0, limits.max_weight)
+        cash = (1.0 - risky.sum(axis=-1, keepdims=True)).clip(0.0)
         target = xp.concat([risky, cash], axis=-1)
     if limits.max_turnover < 1.0:
         wanted = turnover(before, target)
-        share = xp.clip(limits.max_turnover / xp.clip(wanted, 1e-300), 0.0, 1.0)[..., None]
+        share = (limits.max_turnover / wanted.clip(1e-300)).clip(0.0, 1.0)[..., None]
         target = xp.where(share < 1.0, before + share * (target - before), target)
     if limits.no_trade_band > 0.0:
-        largest = xp.max(xp.abs(target - before), axis=-1, keepdims=True)
+        largest = xp.max(abs(target - before), axis=-1, keepdims=True)
         target = xp.where(largest <= limits.no_trade_band, before, target)
     return target

@@ -52,7 +52,7 @@ class CostModel(ABC):
         market : MarketState, optional
             Needed by the models that say so.
         """
-        return array_namespace(trades).sum(self.by_asset(trades, wealth, market), axis=-1)
+        return self.by_asset(trades, wealth, market).sum(axis=-1)
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,11 @@ class Proportional(CostModel):
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``rate * v_i``; wealth does not matter."""
-        return self.rate * array_namespace(trades).abs(trades)
+        return self.rate * abs(trades)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``rate * sum_i v_i``, multiplied once."""
-        xp = array_namespace(trades)
-        return self.rate * xp.sum(xp.abs(trades), axis=-1)
+        return self.rate * abs(trades).sum(axis=-1)
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class FixedMinimum(CostModel):
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``max(rate * v_i, minimum / W)`` in the assets that are traded."""
         xp = array_namespace(trades)
-        size = xp.abs(trades)
+        size = abs(trades)
         least = xp.broadcast_to(self.minimum / wealth[..., None], size.shape)
         return xp.where(size > NO_TRADE, xp.maximum(self.rate * size, least), xp.zeros_like(size))
 
@@ -111,11 +110,11 @@ class VolumeCost(CostModel):
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``rate * v_i p_i``, ``rate * v_i sqrt(p_i)``, or the latter times ``s_i``."""
         xp, known = array_namespace(trades), _known(market)
-        cost = self.rate * xp.abs(trades)
+        cost = self.rate * abs(trades)
         if self.times_volatility:
             cost = cost * known.volatility
-        share = xp.abs(trades) * wealth[..., None] / xp.clip(known.volume, TINY)
-        return cost * (share if self.linear else xp.sqrt(xp.clip(share, TINY)))
+        share = abs(trades) * wealth[..., None] / known.volume.clip(TINY)
+        return cost * (share if self.linear else xp.sqrt(share.clip(TINY)))
 
 
 class SumOfCosts(CostModel):

@@ -183,32 +183,42 @@ def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -
     rows = np.flatnonzero(followed.sum(axis=1) >= FEWEST_ASSETS)
     if len(rows) < FEWEST_FILLS:
         return None
-    found = np.array([_of_fill(weights[row, followed[row]], forward[row, followed[row]], top) for row in rows])
+    found: FloatArray = np.empty((len(rows), 7))
+    sets, set_of = np.unique(followed[rows], axis=0, return_inverse=True)
+    for n, assets in enumerate(sets):
+        fills = rows[set_of == n]
+        found[set_of == n] = _of_fills(weights[fills][:, assets], forward[fills][:, assets], top)
     correlations = found[:, 6]
     mean, error = _mean_and_error(correlations[np.isfinite(correlations)], overlap)
     ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance = found[:, :6].mean(axis=0).tolist()
     return Ranking(ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance, mean, error, len(rows))
 
 
-def _of_fill(held: FloatArray, realised: FloatArray, top: int) -> tuple[float, ...]:
-    """NDCG, hit and reciprocal rank of a fill, then each by chance, and the rank correlation."""
-    count = len(held)
+def _of_fills(held: FloatArray, realised: FloatArray, top: int) -> FloatArray:
+    """NDCG, hit and reciprocal rank of fills, each by chance too, and the rank correlation: (fills, 7)."""
+    count = held.shape[1]
     k = min(top, count)
-    places, ranks = scipy.stats.rankdata(realised), scipy.stats.rankdata(held)
+    places, ranks = scipy.stats.rankdata(realised, axis=1), scipy.stats.rankdata(held, axis=1)
     gains, by_place = (places - 1.0) / (count - 1.0), worth_of_places("ndcg", count, k)
-    ideal = float(np.sort(gains)[::-1] @ by_place)
-    first, after = shared_places(held, np.ones(count, dtype=np.bool_))
+    first, after = shared_places(held, np.ones(held.shape, dtype=np.bool_))
+    worth, hits = (mean_worth(first, after, worth_of_places(name, count, k)) for name in ("ndcg", "hit"))
     inverse = worth_of_places("mrr", count, k)
-    best = int(realised.argmax())
-    return (
-        float(gains @ mean_worth(first, after, by_place)) / ideal,
-        float(mean_worth(first, after, worth_of_places("hit", count, k))[best]),
-        float(inverse[first[best] : after[best]].mean()),
-        float(gains.mean() * by_place.sum()) / ideal,
-        k / count,
-        float(inverse.mean()),
-        float(np.corrcoef(ranks, places)[0, 1]) if np.ptp(ranks) > 0.0 < np.ptp(places) else math.nan,
-    )
+    varied = (np.ptp(ranks, axis=1) > 0.0) & (np.ptp(places, axis=1) > 0.0)
+    figures = []
+    for n, best in enumerate(realised.argmax(axis=1)):
+        ideal = np.sort(gains[n])[::-1] @ by_place
+        figures.append(
+            (
+                gains[n] @ worth[n] / ideal,
+                hits[n, best],
+                inverse[first[n, best] : after[n, best]].mean(),
+                gains[n].mean() * by_place.sum() / ideal,
+                k / count,
+                inverse.mean(),
+                np.corrcoef(ranks[n], places[n])[0, 1] if varied[n] else math.nan,
+            )
+        )
+    return np.array(figures)
 
 
 def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
