@@ -24,6 +24,7 @@ ROOMS = (
 #: Modules at the top of the package that belong to a room of another name.
 ROOM_OF = {
     "__main__": "cli",
+    "arrays": "files",
     "tensor_file": "files",
     "imports": "files",
     "json_text": "files",

@@ -10,32 +10,31 @@ variables of some of the assets make a Dirichlet distribution over those.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
+
+from finflow.arrays import BoolArray, FloatArray, IntArray
 
 CONCENTRATIONS = (1.0, 0.3, 0.1)
 SHARES = (0.5, 0.25, 0.25)
 SMOOTHING = 0.01
 
 
-def smooth(
-    weights: NDArray[np.float64], share: float = SMOOTHING, listed: NDArray[np.bool_] | None = None
-) -> NDArray[np.float64]:
+def smooth(weights: FloatArray, share: float = SMOOTHING, listed: BoolArray | None = None) -> FloatArray:
     """Move portfolios (..., K) into the interior of the simplex: ``(1 - share) w + share / K``.
 
     The share is divided among the assets that are ``listed`` (..., K - 1) and cash; all of them when left out.
     """
     if listed is None:
-        smoothed: NDArray[np.float64] = (1.0 - share) * weights + share / weights.shape[-1]
+        smoothed: FloatArray = (1.0 - share) * weights + share / weights.shape[-1]
         return smoothed
     held = _with_cash(listed)
-    among: NDArray[np.float64] = (1.0 - share) * weights + share * held / held.sum(axis=-1, keepdims=True)
+    among: FloatArray = (1.0 - share) * weights + share * held / held.sum(axis=-1, keepdims=True)
     return among
 
 
 def draw_coverage(
-    rng: np.random.Generator, size: int, n_weights: int, listed: NDArray[np.bool_] | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    rng: np.random.Generator, size: int, n_weights: int, listed: BoolArray | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Draw smoothed portfolios of ``n_weights`` K, assets and cash, from the coverage mixture.
 
     Parameters
@@ -54,7 +53,7 @@ def draw_coverage(
     return coverage_portfolios(draw_log_gammas(rng, size, n_weights), listed)
 
 
-def draw_log_gammas(rng: np.random.Generator, size: int, n_weights: int) -> NDArray[np.float64]:
+def draw_log_gammas(rng: np.random.Generator, size: int, n_weights: int) -> FloatArray:
     """Draw logs of Gamma variables, (size, K), whose shares of their sum are portfolios of the coverage mixture."""
     component = rng.choice(len(SHARES), size=size, p=SHARES)
     concentration = np.asarray(CONCENTRATIONS)[component]
@@ -64,9 +63,7 @@ def draw_log_gammas(rng: np.random.Generator, size: int, n_weights: int) -> NDAr
     return log_gamma
 
 
-def coverage_portfolios(
-    log_gamma: NDArray[np.float64], listed: NDArray[np.bool_] | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def coverage_portfolios(log_gamma: FloatArray, listed: BoolArray | None = None) -> tuple[FloatArray, FloatArray]:
     """Smoothed portfolios (..., K) from logs of Gamma variables (..., K), and their log densities (...)."""
     if listed is not None:
         log_gamma = np.where(_with_cash(listed), log_gamma, -np.inf)
@@ -74,14 +71,12 @@ def coverage_portfolios(
     return smooth(np.exp(log_weights), listed=listed), mixture_log_density(log_weights, listed)
 
 
-def mixture_log_density(
-    log_weights: NDArray[np.float64], listed: NDArray[np.bool_] | None = None
-) -> NDArray[np.float64]:
+def mixture_log_density(log_weights: FloatArray, listed: BoolArray | None = None) -> FloatArray:
     """Log density (...) of the smoothed mixture over the listed assets, given log weights (..., K) before smoothing.
 
     ``log sum_c share_c Dir(w; a_c) - (K - 1) log(1 - smoothing)``: smoothing shrinks every volume.
     """
-    n_weights: int | NDArray[np.int64] = log_weights.shape[-1]
+    n_weights: int | IntArray = log_weights.shape[-1]
     total = log_weights.sum(axis=-1)
     if listed is not None:
         held = _with_cash(listed)
@@ -90,10 +85,10 @@ def mixture_log_density(
         np.log(share) + gammaln(n_weights * a) - n_weights * gammaln(a) + (a - 1.0) * total
         for share, a in zip(SHARES, CONCENTRATIONS, strict=True)
     ]
-    density: NDArray[np.float64] = logsumexp(np.stack(parts), axis=0) - (n_weights - 1) * np.log1p(-SMOOTHING)
+    density: FloatArray = logsumexp(np.stack(parts), axis=0) - (n_weights - 1) * np.log1p(-SMOOTHING)
     return density
 
 
-def _with_cash(listed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _with_cash(listed: BoolArray) -> BoolArray:
     """Weights that may be held, (..., K): those of listed assets (..., K - 1), and cash."""
     return np.concatenate([listed, np.ones_like(listed[..., :1])], axis=-1)

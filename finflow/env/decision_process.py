@@ -17,6 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray, IntArray
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.market_growth import LIQUIDITY_WINDOW, dividends_of, fill_prices, growth_of, liquidity_of
 from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
@@ -103,7 +104,7 @@ class DecisionProcess:
         known = slice(bars.start - self.lag, bars.stop - self.lag)
         return MarketState(*(table[known] for table in self.liquidity))
 
-    def known_listed(self, bar: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def known_listed(self, bar: IntArray) -> BoolArray:
         """Assets that decisions at bars (N,) know to be listed, (N, assets): those listed ``lag`` bars before."""
         return self.asset_features[bar - self.lag, :, -1] > 0.0
 
@@ -121,7 +122,7 @@ class DecisionProcess:
         """Bars of ``window`` at which a decision can fill: features before it, the bars of its reward after it."""
         return range(max(window.start, self.first_bar), min(window.stop, self.growth.shape[0]) - self.reward_horizon)
 
-    def start(self, bar: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> PortfolioState:
+    def start(self, bar: IntArray, weights: FloatArray | None = None) -> PortfolioState:
         """Portfolios about to decide at ``bar``, holding ``weights`` (all cash if not given)."""
         if weights is None:
             weights = np.zeros((len(bar), self.n_weights))
@@ -181,7 +182,7 @@ class DecisionProcess:
         return Step(after, total, components, ruined, fill.weights, simple_return, *traded)
 
 
-def resumed_state(process: DecisionProcess, bar: NDArray[np.int64], observed: NDArray[np.float64]) -> PortfolioState:
+def resumed_state(process: DecisionProcess, bar: IntArray, observed: FloatArray) -> PortfolioState:
     """Portfolios about to decide at ``bar`` (batch,) that are observed as ``observed`` (batch, K + 3).
 
     What is not observed is as it usually is: the initial capital, and a state of the reward that did not change.
@@ -267,7 +268,7 @@ def with_trading(process: DecisionProcess, **changes: object) -> DecisionProcess
     return other
 
 
-def with_growths(process: DecisionProcess, growths: Sequence[NDArray[np.float64]]) -> DecisionProcess:
+def with_growths(process: DecisionProcess, growths: Sequence[FloatArray]) -> DecisionProcess:
     """Same market with further tables of growth, (bars, K) each, one after the other behind its own.
 
     A portfolio at bar ``b + n * bars`` meets the growth at bar ``b`` of the n-th of them. The features are the market's

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.env.objective import Moments
 from finflow.errors import ConfigError
 from finflow.ledger.costs import MarketState
@@ -15,7 +15,7 @@ LIQUIDITY_WINDOW = 21
 """Bars over which volume and volatility are measured for costs."""
 
 
-def fill_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+def fill_prices(panel: MarketPanel, fill: str) -> FloatArray:
     """Prices at which decisions fill, (bars, assets); ``ConfigError`` where the panel lacks them."""
     if fill == "close":
         return panel.close
@@ -24,7 +24,7 @@ def fill_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
     return panel.open
 
 
-def share_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+def share_prices(panel: MarketPanel, fill: str) -> FloatArray:
     """Prices of a share at which decisions fill, (bars, assets): without dividends where they are paid in cash."""
     prices = fill_prices(panel, fill)
     if panel.quoted is None:
@@ -32,7 +32,7 @@ def share_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
     return panel.quoted if fill == "close" else prices * (panel.quoted / panel.close)
 
 
-def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+def growth_of(panel: MarketPanel, fill: str) -> FloatArray:
     """Gross growth over the bar that ends at each bar, from fill to fill, cash last, (bars, K).
 
     One where an asset is not listed at both ends: a position that ended is held at its last price. Dividends count in
@@ -53,7 +53,7 @@ def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
     return growth
 
 
-def dividends_of(panel: MarketPanel, fill: str) -> NDArray[np.float64] | None:
+def dividends_of(panel: MarketPanel, fill: str) -> FloatArray | None:
     """Share of an asset's value at the end of each bar that is a dividend just paid, (bars, assets).
 
     ``d / (p + d)``, with p the price at the fill on the ex-date and d the dividend a share. It is paid to accounts that
@@ -69,7 +69,7 @@ def dividends_of(panel: MarketPanel, fill: str) -> NDArray[np.float64] | None:
     return share
 
 
-def equal_weight_log_returns(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+def equal_weight_log_returns(panel: MarketPanel, fill: str) -> FloatArray:
     """Log return of equal weight over the bar that ends at each bar, before costs, (bars,); 0 where none is listed."""
     growth, listed = growth_of(panel, fill)[:, :-1], panel.listed
     count = listed.sum(axis=1)
@@ -105,7 +105,7 @@ def liquidity_of(panel: MarketPanel) -> MarketState:
     return MarketState(volume, volatility)
 
 
-def _fill_gaps(values: NDArray[np.float64], costliest: np.ufunc) -> NDArray[np.float64]:
+def _fill_gaps(values: FloatArray, costliest: np.ufunc) -> FloatArray:
     """Fill gaps with the costliest value of their row; zero where a row has none."""
     filled = np.where(np.isnan(values), costliest.reduce(values, axis=1)[:, None], values)
     return np.nan_to_num(filled, nan=0.0)

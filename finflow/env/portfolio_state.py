@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray
+
 
 @dataclass(frozen=True)
 class PortfolioState:
@@ -39,7 +41,7 @@ def rows_of(state: PortfolioState, which: NDArray[np.bool_ | np.int64] | slice) 
     return PortfolioState(**{name: value[which] for name, value in vars(state).items()})
 
 
-def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: PortfolioState) -> PortfolioState:
+def replace_rows(state: PortfolioState, which: BoolArray, fresh: PortfolioState) -> PortfolioState:
     """Replace the rows in ``which`` (N,) by those of ``fresh``, which has no others."""
     renewed = {}
     for name, value in vars(state).items():

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 from array_api_compat import array_namespace
-from numpy.typing import NDArray
 
+from finflow.arrays import IntArray
 from finflow.env.portfolio_state import PortfolioState
 
 
@@ -31,7 +30,7 @@ class LazyObservation(NamedTuple):
 class RewardContext:
     """One decision of each of a batch of portfolios; arrays of NumPy, or tensors of torch with their gradients."""
 
-    bar: NDArray[np.int64]  # (batch,), at which the decision filled, always NumPy
+    bar: IntArray  # (batch,), at which the decision filled, always NumPy
     weights: Any  # (batch, K), held before the trade, cash last
     action: Any  # (batch, K), the target
     filled: Any  # (batch, K), right after the fill

@@ -11,6 +11,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray, IntArray
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
@@ -35,7 +36,7 @@ def action_space(process: DecisionProcess) -> gym.spaces.Box:
     return gym.spaces.Box(0.0, 1.0, (process.n_weights,), np.float32)
 
 
-def running_sharpe(sums: NDArray[np.float64], bars_per_year: int) -> NDArray[np.float64]:
+def running_sharpe(sums: FloatArray, bars_per_year: int) -> FloatArray:
     """Sharpe ratio a year (N,) from count, sum and sum of squares (N, 3) of each episode's returns in excess of cash.
 
     Zero before there are two returns, or without any variation.
@@ -126,9 +127,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._restart(np.ones(self.num_envs, dtype=np.bool_), bars, weights)
         return self.process.observe(self.state), {}
 
-    def step(
-        self, actions: Any
-    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[dict[str, Any], FloatArray, BoolArray, BoolArray, dict[str, Any]]:
         """Fill N targets (N, K) and hold them for a bar.
 
         ``info`` has ``sharpe``, ``cost``, ``turnover``, ``wealth``, ``refused`` (whether the account could not pay for
@@ -166,9 +165,9 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _restart(
         self,
-        which: NDArray[np.bool_],
-        bars: NDArray[np.int64] | None = None,
-        weights: NDArray[np.float64] | None = None,
+        which: BoolArray,
+        bars: IntArray | None = None,
+        weights: FloatArray | None = None,
     ) -> None:
         count = int(which.sum())
         if bars is None:
@@ -203,7 +202,7 @@ def check_options(options: dict[str, Any] | None, known: tuple[str, ...]) -> dic
     return options or {}
 
 
-def checked_actions(actions: Any, num_envs: int, n_weights: int, what: str = "actions") -> NDArray[np.float64]:
+def checked_actions(actions: Any, num_envs: int, n_weights: int, what: str = "actions") -> FloatArray:
     """Actions as float64 (N, K); ``ValueError`` for another shape or numbers that are not finite."""
     checked = np.asarray(actions, dtype=np.float64)
     if checked.shape != (num_envs, n_weights):
@@ -213,7 +212,7 @@ def checked_actions(actions: Any, num_envs: int, n_weights: int, what: str = "ac
     return checked
 
 
-def last_observations(observation: dict[str, Any], ended: NDArray[np.bool_]) -> NDArray[np.object_]:
+def last_observations(observation: dict[str, Any], ended: BoolArray) -> NDArray[np.object_]:
     """Observations of the episodes that ended, one dict each, and None for the others; (N,)."""
     last = np.full(len(ended), None, dtype=object)
     rows = zip(*(value[ended] for value in observation.values()), strict=True)

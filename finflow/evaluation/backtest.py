@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, DateArray, FloatArray, IntArray
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, Step, rows_of
@@ -19,7 +19,6 @@ from finflow.market.bar_frequency import bars_per_year
 from finflow.strategies.classical import Optimised
 from finflow.strategies.strategy import Information, Memo, Strategy
 
-FloatArray = NDArray[np.float64]
 Decide = Callable[[int, PortfolioState], FloatArray]
 Make = Callable[[], Strategy]
 
@@ -57,16 +56,16 @@ class Backtest:
     """
 
     name: str
-    dates: NDArray[np.datetime64]
-    returns: NDArray[np.float64]
-    cash_returns: NDArray[np.float64]
-    costs: NDArray[np.float64]
-    turnover: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    dates: DateArray
+    returns: FloatArray
+    cash_returns: FloatArray
+    costs: FloatArray
+    turnover: FloatArray
+    weights: FloatArray
     assets: tuple[str, ...]
-    explanation: Mapping[str, NDArray[np.float64]] | None = None
-    refused: NDArray[np.bool_] | None = None
-    rewards: NDArray[np.float64] | None = None
+    explanation: Mapping[str, FloatArray] | None = None
+    refused: BoolArray | None = None
+    rewards: FloatArray | None = None
 
     @cached_property
     def bars_per_year(self) -> int:
@@ -105,8 +104,8 @@ class History:
 
 
 def simulate(
-    process: DecisionProcess, state: PortfolioState, decisions: NDArray[np.int64], decide: Decide
-) -> Iterator[tuple[NDArray[np.int64], Step]]:
+    process: DecisionProcess, state: PortfolioState, decisions: IntArray, decide: Decide
+) -> Iterator[tuple[IntArray, Step]]:
     """Step N portfolios through the decision process, each for its own number of ``decisions``, int64 (N,).
 
     ``decide(step, state)`` gives targets, (n, K), of the portfolios that still decide. Yields their numbers, int64

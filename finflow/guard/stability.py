@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import Config, StabilityConfig
 from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.rollback import RollbackManager
@@ -165,7 +166,7 @@ class StabilityMonitor:
             events += self._judge("policy_entropy", policy < limit, False, policy, limit)
         return events
 
-    def check_rewards(self, rewards: Tensor | ArrayLike) -> NDArray[np.bool_]:
+    def check_rewards(self, rewards: Tensor | ArrayLike) -> BoolArray:
         """Return True for rewards that are outliers among recent ones or not finite, and add all to the recent ones."""
         numbers = _array(rewards)
         window = self.windows["rewards"]
@@ -175,7 +176,7 @@ class StabilityMonitor:
             window.add(float(value))
         return np.asarray(outliers, dtype=np.bool_)
 
-    def report_rewards(self, outliers: NDArray[np.bool_], refused: NDArray[np.bool_]) -> list[Event]:
+    def report_rewards(self, outliers: BoolArray, refused: BoolArray) -> list[Event]:
         """Events for outliers among the rewards of the agent's own decisions."""
         count = int(refused.sum())
         if count:
@@ -252,7 +253,7 @@ class StabilityMonitor:
         return Event(self.update, self.phase, level, signal, message, value, limit)
 
 
-def _array(values: Tensor | ArrayLike) -> NDArray[np.float64]:
+def _array(values: Tensor | ArrayLike) -> FloatArray:
     """Convert numbers on any device to float64, (n,)."""
     if isinstance(values, Tensor):
         values = values.detach().to(device="cpu", dtype=torch.float64).numpy()

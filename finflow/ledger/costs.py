@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import EnvConfig
 from finflow.errors import ConfigError
 
@@ -133,7 +133,7 @@ class SumOfCosts(CostModel):
         return sum((model.share(trades, wealth, market) for model in self.models), 0.0 * wealth)
 
 
-def proportional_rates(costs: CostModel) -> NDArray[np.float64] | None:
+def proportional_rates(costs: CostModel) -> FloatArray | None:
     """Rates (models,) of costs that are all proportional; None where others are among them."""
     models = costs.models if isinstance(costs, SumOfCosts) else [costs]
     rates = [model.rate for model in models if isinstance(model, Proportional)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from finflow.arrays import DateArray
 
 BARS_PER_YEAR = 252
 """Trading days in a year, by which daily figures are annualised."""
@@ -15,7 +16,7 @@ _RHYTHMS = {BARS_PER_YEAR: "daily", WEEKLY: "weekly", MONTHLY: "monthly"}
 _NAMES = {BARS_PER_YEAR: "day", WEEKLY: "week", MONTHLY: "month"}
 
 
-def bars_per_year(dates: NDArray[np.datetime64]) -> int:
+def bars_per_year(dates: DateArray) -> int:
     """Bars that make a year: 252 for daily dates (bars,), 52 for weekly, 12 for monthly ones.
 
     The median step of the ascending dates decides, so that holidays and gaps do not matter; fewer than two are daily.

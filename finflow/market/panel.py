@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, DateArray, FloatArray, IntArray
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.panel_checks import PriceTable, check_dates, check_names, checked_benchmark, checked_cash
-
-FloatArray = NDArray[np.float64]
-DateArray = NDArray[np.datetime64]
 
 _FIELDS = ("open", "high", "low", "volume")
 _DIVIDENDS = ("dividends", "quoted")
@@ -45,7 +43,7 @@ class MarketPanel:
     volume: FloatArray | None = None  # in shares, zero or more
     dividends: FloatArray | None = None  # yield at the ex-date, over the close of that day, else 0
     quoted: FloatArray | None = None  # the closes that shares trade at
-    halted: NDArray[np.bool_] | None = None  # marked at the last price, not traded (`finflow.market.price_adjustments`)
+    halted: BoolArray | None = None  # marked at the last price, not traded (`finflow.market.price_adjustments`)
     benchmark: FloatArray | None = None  # (bars,), the index that the assets are compared with, complete on every bar
     benchmark_name: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)  # origin of the prices, JSON-able
@@ -95,7 +93,7 @@ class MarketPanel:
         return bars_per_year(self.dates)
 
     @cached_property
-    def listed(self) -> NDArray[np.bool_]:
+    def listed(self) -> BoolArray:
         """Mask of assets that have a price at a bar, shape (bars, assets)."""
         listed = np.isfinite(self.close)
         listed.setflags(write=False)
@@ -179,7 +177,7 @@ class MarketPanel:
 
 def _rows(
     panel: MarketPanel,
-    rows: slice | NDArray[np.int64],
+    rows: slice | IntArray,
     joins: Sequence[int] = (),
     factors: Mapping[str, FloatArray] | None = None,
     scale: FloatArray | None = None,

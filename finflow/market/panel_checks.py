@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, DateArray, FloatArray
 from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError
-
-FloatArray = NDArray[np.float64]
-DateArray = NDArray[np.datetime64]
 
 _EARLIEST, _LATEST = np.datetime64("1700-01-01"), np.datetime64("2200-12-31")
 
@@ -49,12 +47,12 @@ def check_dates(dates: DateArray) -> None:
     refuse_rows(not_after(dates), misplaced)
 
 
-def not_after(dates: DateArray) -> NDArray[np.bool_]:
+def not_after(dates: DateArray) -> BoolArray:
     """Mask of the dates (rows,) that do not follow that of the row before."""
     return np.diff(dates, prepend=dates[:1] - np.timedelta64(1, "D")) <= np.timedelta64(0, "D")
 
 
-def refuse_rows(wrong: NDArray[np.bool_], words: Callable[[int], str]) -> None:
+def refuse_rows(wrong: BoolArray, words: Callable[[int], str]) -> None:
     """Raise `MarketError` with what is to be said of the first of the wrong rows, (rows,), where there are any."""
     if wrong.any():
         raise MarketError(words(int(wrong.argmax())))
@@ -120,7 +118,7 @@ class PriceTable(NamedTuple):
     def check_dividends(self, paid: FloatArray) -> None:
         """Refuse dividends in money that are impossible, or have no price to be paid at."""
         listed = np.isfinite(self.close)
-        lost: NDArray[np.bool_] = (paid > 0.0) & ~listed & np.logical_or.accumulate(listed, axis=0)
+        lost: BoolArray = (paid > 0.0) & ~listed & np.logical_or.accumulate(listed, axis=0)
 
         def named(row: int, column: int) -> str:
             return f"has a dividend of {paid[row, column]:g} on {self.dates[row]}"
@@ -133,14 +131,14 @@ class PriceTable(NamedTuple):
             ),
         )
 
-    def checked_halts(self, halted: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    def checked_halts(self, halted: BoolArray) -> BoolArray | None:
         """Read-only mask of halts among the listed bars; None where there are none."""
         _check_shape("halted", halted, self.close.shape)
         halted &= np.isfinite(self.close)
         halted.setflags(write=False)
         return halted if halted.any() else None
 
-    def _check_prices(self, name: str, array: FloatArray, wrong: NDArray[np.bool_]) -> None:
+    def _check_prices(self, name: str, array: FloatArray, wrong: BoolArray) -> None:
         what, do = ("price", "") if name == "close" else (f"value of {name}", f"; correct it, or leave {name} out")
 
         def impossible(row: int, column: int) -> str:
@@ -150,7 +148,7 @@ class PriceTable(NamedTuple):
 
         self._refuse(np.isinf(array) | wrong, impossible)
 
-    def _refuse(self, wrong: NDArray[np.bool_], words: Callable[[int, int], str]) -> None:
+    def _refuse(self, wrong: BoolArray, words: Callable[[int, int], str]) -> None:
         """Name the asset of the first wrong cell, and say what is wrong with it."""
         if wrong.any():
             row, column = (int(place) for place in np.argwhere(wrong)[0])

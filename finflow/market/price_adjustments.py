@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, DateArray, FloatArray
 from finflow.market.panel import MarketPanel
 from finflow.market.panel_checks import PriceTable
 
-FloatArray = NDArray[np.float64]
-DateArray = NDArray[np.datetime64]
-BoolArray = NDArray[np.bool_]
 PriceTables = dict[str, pd.DataFrame]
 """Field name ("close" always, "open", "high", "low", "volume", "dividends" perhaps) -> frame of dates by assets."""
 

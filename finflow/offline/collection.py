@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray, IntArray
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage, smooth
 from finflow.env.decision_process import DecisionProcess
@@ -52,7 +52,7 @@ class Behaviour:
     def __init__(self, process: DecisionProcess, size: int, rng: np.random.Generator) -> None:
         self.process = process
         self.rng = rng
-        self.tables: NDArray[np.float64] = np.stack([family_tables(process.panel, family) for family in FAMILIES])
+        self.tables: FloatArray = np.stack([family_tables(process.panel, family) for family in FAMILIES])
         n_coverage, (low, high) = round(COVERAGE_SHARE * size), np.log(TRADE_RATES)
         sources = np.concatenate([np.full(n_coverage, COVERAGE), np.arange(size - n_coverage) % len(FAMILIES)])
         self.interval = rng.choice(INTERVALS, size=size)
@@ -63,7 +63,7 @@ class Behaviour:
         self.noise_scale = rng.choice(NOISE_SCALES, size=size)
         self.complete = bool((process.asset_features[:, :, -1] > 0.0).all())
 
-    def decide(self, state: PortfolioState, step: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def decide(self, state: PortfolioState, step: int) -> tuple[FloatArray, IntArray]:
         """Move part of the way to an aim where a decision is due, and hold the portfolio elsewhere.
 
         Returns targets (N, K), and the source of each decision (N,): that of the episode, or the coverage mixture.
@@ -81,7 +81,7 @@ class Behaviour:
         elsewhere, _ = draw_coverage(self.rng, len(weights), weights.shape[1], listed)
         return np.where(jumps[:, None], elsewhere, targets), np.where(jumps, COVERAGE, self.source)
 
-    def _aims(self, state: PortfolioState, listed: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+    def _aims(self, state: PortfolioState, listed: BoolArray | None) -> FloatArray:
         """Portfolios that the sources of the episodes aim at, (N, K)."""
         aims, _ = draw_coverage(self.rng, len(self.source), self.process.n_weights, listed)
         named = self.tables[np.minimum(self.source, COVERAGE - 1), self.variant, state.bar - self.process.lag]

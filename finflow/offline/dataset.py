@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import FinflowError, one_line, refuse
@@ -28,7 +29,6 @@ from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES
 
-FloatArray = NDArray[np.float64]
 SOURCES = (*FAMILIES, "coverage", "decisions")
 """Sources of decisions: the five families, the coverage mixture, and the user's own files."""
 COVERAGE, DECISIONS = SOURCES.index("coverage"), SOURCES.index("decisions")
@@ -92,8 +92,8 @@ def join_rows(parts: list[Rows]) -> Rows:
 def lambda_returns(
     rewards: FloatArray,
     next_values: FloatArray,
-    terminated: NDArray[np.bool_],
-    last: NDArray[np.bool_],
+    terminated: BoolArray,
+    last: BoolArray,
     gamma: float,
     trace: float,
 ) -> FloatArray:
@@ -112,7 +112,7 @@ def lambda_returns(
     return returns
 
 
-def episode_ends(episode: NDArray[np.int32], terminated: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def episode_ends(episode: NDArray[np.int32], terminated: BoolArray) -> BoolArray:
     """Rows after which another episode begins, (n,)."""
     ends = np.ones(len(episode), dtype=np.bool_)
     ends[:-1] = episode[1:] != episode[:-1]
@@ -134,8 +134,8 @@ class OfflineDataset:
     reward: NDArray[np.float32]  # in units of a daily log return
     next_portfolio: NDArray[np.float32]
     next_action: NDArray[np.float32]  # the behaviour's own, at an episode's end too
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
+    terminated: BoolArray
+    truncated: BoolArray
     episode: NDArray[np.int32]
     family: NDArray[np.int8]  # index into `SOURCES`
     meta: dict[str, Any]
@@ -196,7 +196,7 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
     return dataset
 
 
-Weights = NDArray[np.float64]
+Weights = FloatArray
 
 QUANTILES = {"5%": 0.05, "median": 0.5, "95%": 0.95}
 TRADES = ("mean_turnover", *(f"turnover_{label}" for label in QUANTILES))
@@ -334,7 +334,7 @@ def _episode_figures(rows: Rows, part: slice, year: int) -> dict[str, float]:
     }
 
 
-def _spread(values: NDArray[np.float64]) -> dict[str, float]:
+def _spread(values: FloatArray) -> dict[str, float]:
     """Mean and quantiles; undefined values, as of a portfolio all in cash, are left out, and NaN where all are."""
     values = values[np.isfinite(values)]
     quantiles = np.quantile(values, list(QUANTILES.values())) if values.size else [math.nan] * len(QUANTILES)

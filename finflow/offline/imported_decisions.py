@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray, IntArray
 from finflow.env.coverage import smooth
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
@@ -47,8 +47,8 @@ class ImportedDecisions:
     """
 
     file: str
-    bar: NDArray[np.int64]
-    weights: NDArray[np.float64]
+    bar: IntArray
+    weights: FloatArray
     later: int
     earlier: int
 
@@ -76,7 +76,7 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecision
     places, names = _places(path, table[0][1], panel.assets), (*panel.assets, _CASH)
     lines, rows = [line for line, _ in table[1:]], [cells for _, cells in table[1:]]
 
-    def refuse_row(wrong: NDArray[np.bool_], say: Callable[..., str]) -> None:
+    def refuse_row(wrong: BoolArray, say: Callable[..., str]) -> None:
         """Raise an error if a row is wrong, and say what the first one has, by its number and the column's."""
         if wrong.any():
             row, *column = np.argwhere(wrong)[0].tolist()
@@ -188,9 +188,9 @@ def price_decisions(process: DecisionProcess, window: range, decisions: Imported
     first = bars.start if before.size else int(inside[0])
     held = _held(process, stated[before[-1]], int(fills[before[-1]]), first) if before.size else None
 
-    def decide(state: PortfolioState) -> NDArray[np.float64]:
+    def decide(state: PortfolioState) -> FloatArray:
         bar = int(state.bar[0])
-        weights: NDArray[np.float64] = process.observed_portfolio(state)[:, :n_weights]
+        weights: FloatArray = process.observed_portfolio(state)[:, :n_weights]
         return table[bar][None] if bar in table else weights
 
     recorder = Recorder(process)
@@ -219,13 +219,13 @@ def price_decisions(process: DecisionProcess, window: range, decisions: Imported
     return recorder.rows()
 
 
-def _held(process: DecisionProcess, target: NDArray[np.float64], fill: int, bar: int) -> NDArray[np.float64]:
+def _held(process: DecisionProcess, target: FloatArray, fill: int, bar: int) -> FloatArray:
     """Weights at the bar before ``bar`` of a target that has drifted since, without another trade; (1, K)."""
     stated_at = fill - min(process.lag, 1)
     if process.dividends is None:
         value = target * process.growth[stated_at + 1 : bar].prod(axis=0)
         return np.asarray((value / value.sum())[None], dtype=np.float64)
-    held: NDArray[np.float64] = target[None]
+    held: FloatArray = target[None]
     for passed in range(stated_at + 1, bar):
         held = drift(held, process.growth[passed], process.dividends[passed])
     return held

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finflow.config.evaluation_sections import RULE, JudgeConfig
 from finflow.errors import refuse
@@ -27,7 +26,6 @@ from finflow.preferences.pairs import (
     simulate_strategies,
 )
 
-FloatArray = NDArray[np.float64]
 Utility = Callable[[PortfolioPath], float]
 RISK_AVERSION = 5.0  # of the mean-variance utility
 SHALLOWEST = 0.01

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from finflow.agent.networks.critic import NetworkShape
+from finflow.arrays import FloatArray
 from finflow.errors import refuse
 from finflow.preferences.preference_reward import SMALLEST_UNIT, PairTensors, RewardModel, Rows
 
@@ -40,7 +40,6 @@ PATIENCE = 8
 LINEAR_STEPS = 200  # of L-BFGS at most
 LEAST_PENALTY = 1e-6  # on squared weights, in deviations of the outcomes: clear cases alone would have no best ones
 MISTAKES = np.linspace(0.0, 0.45, 46)  # shares that are tried
-FloatArray = NDArray[np.float64]
 
 
 def preference_loss(lead: Tensor, targets: Tensor, mistakes: float = 0.0, margin: float = 0.0) -> Tensor:

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from finflow.arrays import DateArray, FloatArray
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
@@ -150,7 +150,6 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         raise FinflowError(f"{path}, line {reader.line_num}: this is not CSV: {error}") from None
 
 
-FloatArray = NDArray[np.float64]
 RANDOM = "random-"
 PURPOSE = 91  # of the generators of random portfolios
 PERIODS = (1, 5, 21, 63)
@@ -161,7 +160,7 @@ PERIODS = (1, 5, 21, 63)
 class PortfolioPath:
     """Holding periods of one strategy, or a segment of them."""
 
-    dates: NDArray[np.datetime64]  # (steps,), day at which each holding period ends
+    dates: DateArray  # (steps,), day at which each holding period ends
     returns: FloatArray  # (steps,), simple and net of costs
     turnover: FloatArray  # (steps,), of the trade that opened each period, as a share of wealth
     costs: FloatArray  # (steps,), share of wealth paid for it

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States
@@ -28,6 +27,7 @@ from finflow.agent.networks.layers import (
     PortfolioHead,
     portfolio_width,
 )
+from finflow.arrays import DateArray, IntArray
 from finflow.env.reward_context import RewardContext
 from finflow.errors import CheckpointError, ConfigError, FinflowError, refuse
 from finflow.preferences.pairs import PairFile, PortfolioPath, SegmentMarket, cut, simulate_strategies
@@ -191,7 +191,7 @@ def _tensor(values: Any) -> Tensor:
 
 SMALLEST_UNIT = 1e-8
 PAIRS_AT_ONCE = 512
-Rows = NDArray[np.int64]
+Rows = IntArray
 
 
 class PairTensors(NamedTuple):
@@ -201,11 +201,11 @@ class PairTensors(NamedTuple):
     market: Tensor  # (bars, M)
     bars: Tensor  # (decisions,)
     decisions: ScoredDecisions  # (decisions, ...)
-    offsets: NDArray[np.int64]  # (2, pairs), first decision of the two segments
-    lengths: NDArray[np.int64]  # (pairs,), decisions of either
+    offsets: IntArray  # (2, pairs), first decision of the two segments
+    lengths: IntArray  # (pairs,), decisions of either
     targets: Tensor  # (pairs,)
     chances: Tensor  # (pairs,), of the judge; NaN where unknown
-    days: NDArray[np.datetime64]  # (2, pairs), first day of the earlier, last day of the later segment
+    days: DateArray  # (2, pairs), first day of the earlier, last day of the later segment
 
     def __len__(self) -> int:
         return len(self.lengths)

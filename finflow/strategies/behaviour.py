@@ -12,16 +12,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import LENSES
 from finflow.market.bar_frequency import BARS_PER_YEAR, bars_per_month
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.market_features import market_drawdown, mean_correlation
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
-
-FloatArray = NDArray[np.float64]
 
 FAMILIES = LENSES
 """Names of the families, those of the five experts."""
@@ -204,7 +202,7 @@ def _softmax(scores: FloatArray) -> FloatArray:
     return _normalised(np.exp(scores - np.where(np.isfinite(top), top, 0.0)))
 
 
-def _complete(weights: FloatArray, listed: NDArray[np.bool_], fallback: FloatArray) -> FloatArray:
+def _complete(weights: FloatArray, listed: BoolArray, fallback: FloatArray) -> FloatArray:
     """Weights (NaN = unknown) with cash appended; the fallback in rows where under two assets are known."""
     known = np.isfinite(weights) & listed
     risky = np.where(known, np.maximum(weights, 0.0), 0.0)

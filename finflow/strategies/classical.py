@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import EvaluationConfig
 from finflow.errors import FinflowError, one_line, refuse, typed_line
 from finflow.imports import import_path
@@ -29,8 +29,6 @@ from finflow.strategies.online_selection import (
     PassiveAggressiveMeanReversion,
 )
 from finflow.strategies.strategy import Information, Memo, Strategy, equal_weights, memoised, with_cash
-
-FloatArray = NDArray[np.float64]
 
 OPTIMISERS = (
     "inverse-volatility",

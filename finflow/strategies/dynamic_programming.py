@@ -24,11 +24,9 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray, IntArray
 from finflow.market.sources.synthetic_market import PriceProcess
-
-FloatArray = NDArray[np.float64]
 
 _TOLERANCE = 1e-8
 _MOST_SWEEPS = 20_000
@@ -56,7 +54,7 @@ def gross_growth(returns: FloatArray, cash: float) -> FloatArray:
     return np.asarray(np.exp(np.column_stack([returns, np.full(len(returns), cash)])))
 
 
-def interpolation(nodes: FloatArray, values: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+def interpolation(nodes: FloatArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
     """Quadratic Lagrange interpolation on ascending nodes; values beyond the ends count as the ends.
 
     Returns
@@ -103,9 +101,9 @@ class _Grid:
         every = np.stack([*columns, left, 1.0 - invested], axis=1)
         _, first, place = np.unique(np.round(every, 12), axis=0, return_index=True, return_inverse=True)
         self.weights: FloatArray = every[first]
-        self._place: NDArray[np.int64] = place.ravel()
+        self._place: IntArray = place.ravel()
 
-    def between(self, weights: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+    def between(self, weights: FloatArray) -> tuple[IntArray, FloatArray]:
         """Nodes and their shares for weights (..., K), each of shape (..., up to 3 to the number of axes)."""
         left = weights[..., :-1].sum(axis=-1)
         index, share = interpolation(self.axes[0], left)

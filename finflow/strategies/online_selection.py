@@ -14,12 +14,10 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.ledger.constraints import project_to_simplex
 from finflow.strategies.strategy import Information, Memo, equal_weights, memoised, with_cash
-
-FloatArray = NDArray[np.float64]
 
 
 class OnlineSelection:
@@ -66,7 +64,7 @@ class OnlineSelection:
         moved[known] = share * self.update(weights[known] / share, prices[:, known])
         return moved
 
-    def _enter(self, weights: FloatArray, new: NDArray[np.bool_]) -> FloatArray:
+    def _enter(self, weights: FloatArray, new: BoolArray) -> FloatArray:
         """Weights with assets that were not listed a bar ago; they begin with nothing."""
         return weights
 
@@ -104,7 +102,7 @@ class ExponentiatedGradient(OnlineSelection):
         raised = weights * np.exp(exponent - exponent.max())
         return np.asarray(raised / raised.sum())
 
-    def _enter(self, weights: FloatArray, new: NDArray[np.bool_]) -> FloatArray:
+    def _enter(self, weights: FloatArray, new: BoolArray) -> FloatArray:
         if not new.any():
             return weights
         count, total = np.count_nonzero(weights > 0.0) + np.count_nonzero(new), float(weights.sum())
@@ -174,6 +172,6 @@ def _move(weights: FloatArray, relatives: FloatArray, by: float) -> FloatArray:
     return np.asarray(project_to_simplex(weights + by / squared * deviation))
 
 
-def _even(which: NDArray[np.bool_]) -> FloatArray:
+def _even(which: BoolArray) -> FloatArray:
     """The same weight in each of these assets; zeros where there are none."""
     return which / max(int(np.count_nonzero(which)), 1)

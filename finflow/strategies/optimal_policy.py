@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import EnvConfig, MarketConfig
 from finflow.errors import ConfigError, refuse
 from finflow.ledger.costs import BASIS_POINT
@@ -31,8 +31,6 @@ from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.sources.synthetic_market import MEMORY, PriceProcess, process_of
 from finflow.strategies.dynamic_programming import TradingRule, gross_growth, interpolation, solve_with_costs
 from finflow.strategies.strategy import Information
-
-FloatArray = NDArray[np.float64]
 
 _DUST = 1e-5
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of the belief at which a policy is shown

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
-FloatArray = NDArray[np.float64]
 Memo = MutableMapping[tuple[str, bytes], Any]
 """Results by the name of the computation and a digest of its inputs.
 
@@ -46,7 +46,7 @@ class Information:
 
     step: int
     prices: FloatArray
-    listed: NDArray[np.bool_]
+    listed: BoolArray
     portfolio: FloatArray
     observation: Mapping[str, NDArray[Any]] | None = None
     bars_per_year: int = BARS_PER_YEAR
@@ -75,7 +75,7 @@ def with_cash(weights: FloatArray) -> FloatArray:
     return np.append(risky, max(0.0, 1.0 - float(risky.sum())))
 
 
-def equal_weights(listed: NDArray[np.bool_]) -> FloatArray:
+def equal_weights(listed: BoolArray) -> FloatArray:
     """The same weight in every listed asset, nothing in cash; all cash where none is listed."""
     return np.append(listed, not listed.any()) / max(int(np.count_nonzero(listed)), 1)
 

@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 from pydantic import FiniteFloat, PositiveFloat, TypeAdapter, ValidationError
 
+from finflow.arrays import FloatArray
 from finflow.config.yaml_text import parse_scalar
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
@@ -133,8 +133,6 @@ def _checked(
             )
         yield place, fill._replace(ticker=ticker)
 
-
-FloatArray = NDArray[np.float64]
 
 STATE = "state.jsonl"  # log of an account: its decisions, fills, placed orders and evenings
 DECISION, FILLS = "decision", "fills"

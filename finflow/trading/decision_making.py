@@ -7,11 +7,11 @@ from operator import attrgetter
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.networks.decision import Decision, acted_portfolio
+from finflow.arrays import FloatArray, IntArray
 from finflow.env.market_growth import share_prices
 from finflow.env.portfolio_state import PortfolioState, join_states
 from finflow.errors import refuse
@@ -40,8 +40,6 @@ from finflow.training.judging.explainer import (
     mean_of,
     states_at,
 )
-
-FloatArray = NDArray[np.float64]
 
 POINTS = 17  # values of a feature that are tried over its range in training
 HALVINGS = 16  # bisections between two of them
@@ -142,7 +140,7 @@ class Reasoning(ExactDecision):
         """Features of an asset that may change: none of one that is not listed."""
         return len(self.market.features.asset_names) if bool(self.states.listed[0, asset]) else 0
 
-    def _outcomes(self, chosen: NDArray[np.int64], values: FloatArray, traded: int) -> NDArray[np.int64]:
+    def _outcomes(self, chosen: IntArray, values: FloatArray, traded: int) -> IntArray:
         """Decisions on an asset (rows,) with one of the searched features at another value; see `_codes`."""
         assets = self.states.assets.repeat(len(chosen), 1, 1)
         market = self.states.market.repeat(len(chosen), 1)
@@ -156,7 +154,7 @@ class Reasoning(ExactDecision):
     def _acted(self, decision: Decision) -> Tensor:
         return acted_portfolio(decision.distribution, self.acting, self.market.panel.dates[self.market.known])
 
-    def _codes(self, targets: Tensor, asset: int) -> NDArray[np.int64]:
+    def _codes(self, targets: Tensor, asset: int) -> IntArray:
         """Decisions on an asset: 1 to buy it, -1 to sell it, 0 where the no-trade band stops all orders."""
         moves = targets - self.held
         trades = moves.abs().amax(dim=-1) > max(self.band, _NOTHING)

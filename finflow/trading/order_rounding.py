@@ -21,12 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.errors import FinflowError
 from finflow.ledger.costs import CostModel, MarketState
-
-FloatArray = NDArray[np.float64]
 
 ROUNDS = 25  # of tangents; with proportional costs the first is exact
 NODES = 1_000  # of the search tree at most; with many assets the best plan so far is taken

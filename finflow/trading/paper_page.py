@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.evaluation.page.drawing import BLUE, LIGHT_GREY, TIMES, Rendered, date_axis, legend_of_figure, render
 from finflow.evaluation.page.page_numbers import Number, Shown, about, schema_of
 from finflow.evaluation.page.section import ROW, Headline, Page, Section, Tile, columns_of, figure_section, make_table
@@ -18,7 +18,6 @@ from finflow.market.panel import MarketPanel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FloatArray = NDArray[np.float64]
 
 LATEST = 10  # evenings in the table
 ALPHA = 0.05

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from finflow.arrays import DateArray
 from finflow.config import Config
 from finflow.errors import ConfigError, MarketError, first_few, refuse
 from finflow.market.bar_frequency import BARS_PER_YEAR, WEEKLY, bars_per_year
@@ -31,7 +31,7 @@ _DAY = dt.timedelta(days=1)
 class WeekdayCalendar:
     """Weekdays of past prices (bars,), less the days of the year that had no bar in any of the latest five years."""
 
-    def __init__(self, dates: NDArray[np.datetime64]) -> None:
+    def __init__(self, dates: DateArray) -> None:
         days = [day.astype(dt.date) for day in dates]
         counts = np.bincount([day.weekday() for day in days], minlength=7)
         self._weekdays = frozenset(int(day) for day in np.flatnonzero(counts > _COMMON * np.sort(counts)[-3]))
@@ -93,7 +93,7 @@ class PeriodCalendar:
 TradingCalendar = WeekdayCalendar | ExchangeCalendar | PeriodCalendar
 
 
-def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalendar:
+def calendar_of(name: str | None, dates: DateArray) -> TradingCalendar:
     """The calendar of a configuration (`trading.calendar`); without a name, of the exchange that the dates fit.
 
     Weekly and monthly bars have that of their periods: a bar is not old because the exchange has opened again.
@@ -105,7 +105,7 @@ def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalen
     return named or _fitting_exchange(dates) or WeekdayCalendar(dates)
 
 
-def _fitting_exchange(dates: NDArray[np.datetime64]) -> ExchangeCalendar | None:
+def _fitting_exchange(dates: DateArray) -> ExchangeCalendar | None:
     """The first exchange whose sessions are the dates of the prices, but for one day in 200."""
     days = {day.astype(dt.date) for day in dates}
     first, last = min(days), max(days)

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import signal, stats
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import Config, SyntheticConfig, config_hash, load_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.bar_frequency import BARS_PER_YEAR
@@ -34,7 +34,6 @@ from scripts.evidence.null_markets import WARM_UP, process_after
 from scripts.evidence.results import kept_result
 from scripts.evidence.tables import markdown_table, share_interval
 
-FloatArray = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], FloatArray]
 
 FIRST_LOOK = 21
@@ -176,11 +175,11 @@ def first_answers(paths: FloatArray, study: AnytimeStudy, shift: float = 0.0) ->
     return {name: np.array(found) for name, found in days.items()}
 
 
-def _first(hits: NDArray[np.bool_]) -> float:
+def _first(hits: BoolArray) -> float:
     return float(hits.argmax()) + 1.0 if hits.any() else math.inf
 
 
-def _distant(expected: Expectation, account: FloatArray) -> NDArray[np.bool_]:
+def _distant(expected: Expectation, account: FloatArray) -> BoolArray:
     """Two-sided Welch t test at `ALPHA` of the account's mean after each day against the backtest's, (n,)."""
     logs, count = np.log1p(account), np.arange(1.0, len(account) + 1.0)
     mean = np.cumsum(logs) / count

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray, IntArray
 from finflow.config import Config
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal_policy import optimum_of
@@ -25,8 +25,6 @@ from finflow.training.judging.agent_strategy import AgentStrategy
 from scripts.evidence.guard_faults import SMALL, synthetic_keys
 from scripts.evidence.results import Variant, train_both
 from scripts.evidence.tables import markdown_table
-
-FloatArray = NDArray[np.float64]
 
 PREFIX, LEAKS = "foresight-", "foresight-leaks"
 KINDS = ("lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable")
@@ -148,9 +146,7 @@ def measure_leaks(config: Config) -> dict[str, Any]:
     return {"flagged": flagged, "draws": DRAWS}
 
 
-def _is_flagged(
-    test: Foreknowledge, known: NDArray[np.int64], share: float, otherwise: str, lag: int, draw: int
-) -> bool:
+def _is_flagged(test: Foreknowledge, known: IntArray, share: float, otherwise: str, lag: int, draw: int) -> bool:
     close, rng = test.close, np.random.default_rng([draw, 17])
     winners = np.nan_to_num(close[known + lag + 1] / close[known + lag]).argmax(axis=1)
     foretells = rng.random(len(known)) < share

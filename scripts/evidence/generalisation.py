@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from finflow.agent.learners.bcell import BCell
+from finflow.arrays import FloatArray, IntArray
 from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.analysis.training_sections import PREFIX
@@ -33,8 +33,6 @@ from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.run_log import METRICS
 from scripts.evidence.results import Result, Variant, grouped
 from scripts.evidence.tables import shown_mean, table_of
-
-FloatArray = NDArray[np.float64]
 
 FOLDS = 3
 MULTIPLE = 1.0  # standard errors that are taken off a mean before it ranks
@@ -204,7 +202,7 @@ def ranked(results: Sequence[Result], multiple: float = MULTIPLE) -> list[Ranked
     return sorted(table, key=lambda one: np.nan_to_num(one.score, nan=-math.inf), reverse=True)
 
 
-def standard_error(values: FloatArray, groups: NDArray[np.int64]) -> float:
+def standard_error(values: FloatArray, groups: IntArray) -> float:
     """Standard error of a mean whose values come in groups; not a number for a single value."""
     if len(values) < 2:
         return math.nan

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.arrays import FloatArray
 from finflow.config import Config, config_hash, load_config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
@@ -50,7 +50,6 @@ from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.results import Result, grouped, kept_result, places_in, train_both
 from scripts.evidence.tables import markdown_table, share_interval
 
-FloatArray = NDArray[np.float64]
 Verdicts = Sequence[Mapping[str, Any]]
 
 WARM_UP = 600  # bars before the judged window, for features and fits

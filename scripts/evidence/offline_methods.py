@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import Config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics.metrics import summarise
@@ -20,8 +20,6 @@ from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.results import grouped
 from scripts.evidence.tables import half_width, markdown_table
-
-FloatArray = NDArray[np.float64]
 
 SHOWN = ("sharpe", "annual_turnover", "max_drawdown", "value", "fitted_q_value")
 METHODS = ("bc", "td3bc", "iql")

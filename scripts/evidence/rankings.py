@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.ranking_reward import RankingReward
@@ -22,9 +22,6 @@ from scripts.evidence.known_state import expected_returns
 from scripts.evidence.results import Variant, grouped, train_and_validate
 from scripts.evidence.rollouts import REDUCED, SHORT_OFFLINE
 from scripts.evidence.tables import markdown_table, mean_interval
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 PREFIX = "ranking-"
 GOAL = 0.9

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import Config, load_config
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
@@ -42,8 +42,6 @@ from scripts.evidence.null_markets import (
 )
 from scripts.evidence.results import write_result
 from scripts.evidence.tables import markdown_table, share_interval
-
-FloatArray = NDArray[np.float64]
 
 RANDOM, WINNERS = "random portfolio", "past winners"
 RULES = ("inverse-volatility",)

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from skfolio.optimization import MeanRisk, ObjectiveFunction
 
+from finflow.arrays import FloatArray
 from finflow.errors import MarketError
 from scripts.replicate.comparison import DGU, NAIVE_DIVERSIFICATION, Comparison
 
-FloatArray = NDArray[np.float64]
 Policy = Callable[[FloatArray], FloatArray]
 
 WINDOW = 120

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
@@ -24,8 +24,6 @@ from finflow.strategies.classical import BuyAndHold
 from finflow.strategies.online_selection import ConstantRebalanced, MeanReversion, PassiveAggressiveMeanReversion
 from finflow.strategies.strategy import Information, Strategy
 from scripts.replicate.comparison import WEALTH, Comparison
-
-FloatArray = NDArray[np.float64]
 
 TOOLBOX_OPENING = "olmar, opening of the toolbox"
 _PLAIN: tuple[type[Strategy], ...] = (BuyAndHold, ConstantRebalanced)

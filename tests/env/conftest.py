@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
@@ -16,8 +16,6 @@ from finflow.env.objective import Moments
 from finflow.env.portfolio_state import PortfolioState
 from finflow.market.features.feature_set import Features, compute_features
 from finflow.market.panel import MarketPanel
-
-FloatArray = NDArray[np.float64]
 
 MOMENTS = Moments(4e-4, 1e-4)
 EVERYTHING = CostsConfig(minimum=3.0, slippage_linear_bps=20.0, slippage_sqrt_bps=10.0, impact=0.5)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess, with_growths, with_trading
 from finflow.env.market_growth import LIQUIDITY_WINDOW as WINDOW, dividends_of, growth_of, liquidity_of, share_prices
@@ -18,8 +18,6 @@ from finflow.errors import ConfigError
 from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import reinvest
 from tests.env.conftest import EVERYTHING, LAGS, MOMENTS, build_process, numbered_features, panel_of, random_prices
-
-FloatArray = NDArray[np.float64]
 
 BARS, ASSETS = 60, 3
 IMPACT = CostsConfig(impact=1.0)

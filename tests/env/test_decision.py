@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.env.decision_process import DecisionProcess, resumed_state, with_growths
 from finflow.env.market_growth import equal_weight_moments
 from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import ConfigError
 from tests.env.conftest import LAGS, build_featured_process, build_process, random_prices
-
-FloatArray = NDArray[np.float64]
 
 
 def random_targets(process: DecisionProcess, count: int) -> FloatArray:

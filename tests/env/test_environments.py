@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import COMPONENTS
@@ -20,8 +20,6 @@ from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.statistics.metrics import sharpe
 from tests.env.conftest import EVERYTHING, LAGS, build_process, random_prices
-
-FloatArray = NDArray[np.float64]
 
 N, LENGTH, K = 5, 12, 5
 

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 from hypothesis import given, settings, strategies as st
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, Step
 from tests.env.conftest import build_process
-
-FloatArray = NDArray[np.float64]
 
 CENT = 0.01
 RATE = 0.0015

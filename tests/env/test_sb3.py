@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_checker import check_env
@@ -19,8 +18,6 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.sb3 import SB3VecEnv
 from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from tests.env.conftest import build_featured_process, build_process, random_prices
-
-FloatArray = NDArray[np.float64]
 
 BARS, LENGTH, K = 420, 20, 4
 WINNER, DAILY = 1, 0.01

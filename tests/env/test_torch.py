@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from numpy.typing import NDArray
 
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
 from tests.env.conftest import EVERYTHING, LAGS, build_process, in_torch, random_prices
-
-FloatArray = NDArray[np.float64]
 
 BARS, ASSETS, BATCH = 40, 5, 6
 K, CRASH = ASSETS + 1, 30

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
@@ -21,8 +21,6 @@ from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.strategy import Information
-
-FloatArray = NDArray[np.float64]
 
 STRATEGIES = ("buy-and-hold", "equal-weight", "risk-parity")
 DAYS = 400

@@ -11,13 +11,14 @@ import pytest
 from scipy.optimize import brentq
 
 from finflow import cores
+from finflow.arrays import FloatArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests, run_shared_backtests
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight, Optimised, SixtyForty
 from finflow.strategies.strategy import Information
-from tests.evaluation.made_up import FloatArray, process_on
+from tests.evaluation.made_up import process_on
 
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 WINDOW = range(30, 90)

@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import ndcg_score
 
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.arrays import FloatArray
 from finflow.config import Config, load_config
 from finflow.errors import MarketError
 from finflow.evaluation.analysis import decision_quality as ranking
@@ -22,7 +23,7 @@ from finflow.evaluation.analysis.decision_quality import (
     optimality,
     score_runs,
 )
-from finflow.evaluation.backtest import FloatArray, run_backtests
+from finflow.evaluation.backtest import run_backtests
 from finflow.ledger.costs import BASIS_POINT
 from finflow.market.sources.synthetic_market import IndependentReturns
 from finflow.strategies.classical import BuyAndHold, EqualWeight, Optimised

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
+from finflow.arrays import FloatArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.statistics.backtest_overfitting import (
     DailyReturns,
@@ -27,10 +27,8 @@ from finflow.evaluation.statistics.backtest_overfitting import (
 from finflow.evaluation.statistics.bootstrap import Resampling
 from tests.evaluation.made_up import section_html
 
-Array = NDArray[np.float64]
 
-
-def drawn_by_r(seed: int, count: int) -> Array:
+def drawn_by_r(seed: int, count: int) -> FloatArray:
     """What R's `set.seed(seed); rnorm(count)` gives: Mersenne Twister, seeded as R does, and inversion of 53 bits."""
     words = []
     for _ in range(675):
@@ -42,7 +40,7 @@ def drawn_by_r(seed: int, count: int) -> Array:
     return np.asarray(stats.norm.ppf((np.floor(2.0**27 * uniform[0::2]) + uniform[1::2]) / 2.0**27))
 
 
-def by_definition(excess: Array, blocks: int) -> tuple[list[float], list[float], list[float]]:
+def by_definition(excess: FloatArray, blocks: int) -> tuple[list[float], list[float], list[float]]:
     """Logits and Sharpe ratios of every choice, as the paper writes them, one at a time."""
     parts = np.split(excess, blocks)
     logits, inside, outside = [], [], []

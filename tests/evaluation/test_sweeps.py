@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from finflow import cores
+from finflow.arrays import FloatArray
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess, with_trading
 from finflow.evaluation.analysis import sweeps
@@ -19,7 +20,7 @@ from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel, Split
 from finflow.strategies.classical import BuyAndHold, EqualWeight, Momentum, Optimised
 from finflow.strategies.strategy import Information, Strategy
-from tests.evaluation.made_up import FloatArray, context_of, process_of, process_on
+from tests.evaluation.made_up import context_of, process_of, process_on
 
 BARS, EDGE = 60, 2e-3
 LATE = range(30, BARS)

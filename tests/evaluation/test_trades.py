@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from finflow.arrays import FloatArray
 from finflow.config import CostsConfig, TaxConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.account import after_tax, holdings, trades
@@ -14,7 +15,7 @@ from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import reinvest
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from tests.evaluation import made_up
-from tests.evaluation.made_up import FloatArray, Planned, Wandering, process_on
+from tests.evaluation.made_up import Planned, Wandering, process_on
 
 WINDOW = range(4, 48)
 

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import TaxConfig
 from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.costs import BASIS_POINT, CostModel, Proportional, SumOfCosts
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
-
-FloatArray = NDArray[np.float64]
 
 COSTS = SumOfCosts([Proportional(10.0 * BASIS_POINT), Proportional(5.0 * BASIS_POINT)])
 CENT = 0.01
@@ -23,7 +21,7 @@ CENT = 0.01
 seeds = st.integers(0, 2**32 - 1)
 
 
-def drawn_with_halts(seed: int, assets: int = 6, batch: int = 40) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+def drawn_with_halts(seed: int, assets: int = 6, batch: int = 40) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Portfolios before and wanted, sparse and spread, and assets that are halted, none to nearly all."""
     rng = np.random.default_rng(seed)
     sizes = rng.choice([0.1, 1.0, 20.0], size=(2, batch, 1)) * np.ones(assets + 1)

@@ -7,13 +7,11 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from finflow.arrays import FloatArray
 from finflow.ledger.accounting import pay_out
 from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed, project_to_simplex, turnover
-
-FloatArray = NDArray[np.float64]
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.sampled_from([2, 3, 21, 501])  # weights

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import CostsConfig, EnvConfig
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import Settlement, settle
@@ -25,8 +25,6 @@ from finflow.ledger.costs import (
     costs_of,
     without_market,
 )
-
-FloatArray = NDArray[np.float64]
 
 CENT = 0.01
 MILLION = np.array([1_000_000.0])
@@ -58,7 +56,7 @@ def drawn(seed: int, assets: int, batch: int = 4) -> tuple[FloatArray, FloatArra
     return before, target, wealth, MarketState(volume, 10.0 ** rng.uniform(-3.0, -1.0, size=(batch, assets)))
 
 
-def where(done: Settlement) -> NDArray[np.bool_]:
+def where(done: Settlement) -> BoolArray:
     """Which trades were carried out."""
     count = len(done.wealth_factor)
     return np.ones(count, dtype=np.bool_) if done.refused is None else ~np.asarray(done.refused)

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.tsa.regime_switching.markov_regression import MarkovRegression
 
+from finflow.arrays import FloatArray, IntArray
 from finflow.market.features.market_features import TwoStates, crisis, fit_states
 from finflow.market.features.regimes import SwitchingModel, fit_regimes, fit_switching, forward, regime, smooth
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 
-FloatArray = NDArray[np.float64]
-States = NDArray[np.int64]
+States = IntArray
 
 TRUTH = TwoStates(np.array([0.0006, -0.0015]), np.array([0.007, 0.02]) ** 2, np.array([0.985, 0.95]))
 MEANS = np.array([[0.5, -0.3], [-0.5, 0.6]])

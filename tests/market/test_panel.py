@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import MarketConfig, load_config
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel, split_panel
@@ -21,7 +21,6 @@ from finflow.market.sources.panel_loader import load_panel
 from tests.market.conftest import assert_refused
 from tests.short_trainings import market_prices
 
-FloatArray = NDArray[np.float64]
 NAN = np.nan
 
 

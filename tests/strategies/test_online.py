@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import EvaluationConfig
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, SETTINGS, family_tables
@@ -20,8 +20,6 @@ from finflow.strategies.online_selection import (
 )
 from finflow.strategies.strategy import Information, Memo, Strategy
 
-FloatArray = NDArray[np.float64]
-
 BEFORE, STEPS, ASSETS = 12, 80, 5
 NAMES = ("crp", "eg", "pamr", "olmar")
 EACH = pytest.mark.parametrize("name", NAMES)
@@ -32,7 +30,7 @@ def prices(seed: int = 0, deviation: float = 0.03) -> FloatArray:
     return 20.0 * np.exp(np.cumsum(rng.normal(0.0, deviation, size=(BEFORE + STEPS, ASSETS)), axis=0))
 
 
-def told(known: FloatArray, step: int, listed: NDArray[np.bool_] | None = None) -> Information:
+def told(known: FloatArray, step: int, listed: BoolArray | None = None) -> Information:
     everything = np.ones(known.shape[1], dtype=np.bool_)
     return Information(step, known, everything if listed is None else listed, np.eye(known.shape[1] + 1)[-1])
 
@@ -177,7 +175,7 @@ def market(seed: int = 0, ragged: bool = True, bars: int = 900) -> MarketPanel:
     return rebuilt(close)
 
 
-def rebuilt(close: NDArray[np.float64]) -> MarketPanel:
+def rebuilt(close: FloatArray) -> MarketPanel:
     dates = np.datetime64("2000-01-03") + np.arange(len(close))
     return MarketPanel(dates=dates, assets=tuple(f"A{column}" for column in range(close.shape[1])), close=close)
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import EnvConfig, MarketConfig, load_config
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, settle
@@ -17,7 +17,6 @@ from finflow.market.sources.synthetic_market import PriceProcess, process_of
 from finflow.strategies.dynamic_programming import trading_cost
 from finflow.strategies.optimal_policy import Optimum, expected_growth, optimum, optimum_of
 
-FloatArray = NDArray[np.float64]
 Targets = Callable[[FloatArray, FloatArray], FloatArray]
 
 PATHS = 60

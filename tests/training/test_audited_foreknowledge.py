@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray, IntArray
 from finflow.cli import main
 from finflow.config import Config, load_config
 from finflow.market.sources.panel_loader import load_panel
@@ -337,14 +337,11 @@ def test_connections_and_programs_are_reported() -> None:
     assert f"runs {sys.executable}" in seen(lambda: subprocess.run([sys.executable, "-c", ""], check=True))
 
 
-FloatArray = NDArray[np.float64]
-
-
 def returns(seed: int = 0, rows: int = 800, assets: int = 6) -> FloatArray:
     return 0.01 * np.random.default_rng(seed).standard_normal((rows, assets))
 
 
-def one_hot(places: NDArray[np.int64], assets: int = 6) -> FloatArray:
+def one_hot(places: IntArray, assets: int = 6) -> FloatArray:
     return np.eye(assets)[places]
 
 

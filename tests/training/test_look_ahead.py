@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from finflow.arrays import FloatArray
 from finflow.market.features.asset_features import features_of
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 from finflow.training.audit.look_ahead import Answer, Component, Probe, Rows, audit, rows_by_bar, verdict_of
 from finflow.training.audit.shocked_panels import REPEAT, SHOCKS, shocked
-from tests.evaluation.made_up import FloatArray
 
 BARS, ASSETS = 240, 5
 PROBES = tuple(Probe(last, kind) for last in (60, 149, 200, BARS - 4) for kind in SHOCKS)

@@ -30,6 +30,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from finflow.agent.networks.critic import Valuation
+from finflow.arrays import FloatArray
 from finflow.compiled_function import compiled_function
 from finflow.config import BCellConfig
 
@@ -37,7 +38,6 @@ PINBALL_WIDTH = 0.05
 WANG_STRENGTH = 0.75  # risk aversion of Wang's transform
 
 Numbers = NDArray[np.floating[Any]]
-FloatArray = NDArray[np.float64]
 
 
 def pinball_loss(quantiles: Tensor, samples: Tensor, width: float = PINBALL_WIDTH) -> Tensor:

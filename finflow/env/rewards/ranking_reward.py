@@ -25,12 +25,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray, IntArray
 from finflow.config import RankingConfig
 from finflow.env.reward_context import RewardContext
 from finflow.errors import ConfigError
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 TEMPERATURE = 0.1  # softness of the ranks for gradients, in multiples of an equal weight
 
 
@@ -63,7 +62,7 @@ def _ideal(gains: FloatArray, k: int) -> FloatArray:
     return -np.sort(-gains, axis=-1) @ worth_of_places("ndcg", gains.shape[-1], k)
 
 
-def shared_places(scores: FloatArray, candidates: BoolArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def shared_places(scores: FloatArray, candidates: BoolArray) -> tuple[IntArray, IntArray]:
     """First place, from 0, that each candidate shares with its equals, and the one after the last; (batch, n) each."""
     ordered = np.where(candidates, -scores, np.inf)
     first = scipy.stats.rankdata(ordered, method="min", axis=-1).astype(np.int64) - 1
@@ -71,7 +70,7 @@ def shared_places(scores: FloatArray, candidates: BoolArray) -> tuple[NDArray[np
     return first, np.where(candidates, after, first + 1)
 
 
-def mean_worth(first: NDArray[np.int64], after: NDArray[np.int64], by_place: FloatArray) -> FloatArray:
+def mean_worth(first: IntArray, after: IntArray, by_place: FloatArray) -> FloatArray:
     """Mean of the worth of each place, (n,), over the places that each candidate shares, (batch, n)."""
     summed = np.concatenate([[0.0], np.cumsum(by_place)])
     shared: FloatArray = (summed[after] - summed[first]) / (after - first)

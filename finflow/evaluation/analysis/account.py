@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
-from finflow.evaluation.backtest import Backtest, FloatArray
+from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.ledger.accounting import drift, pay_out, settle
@@ -167,7 +167,7 @@ class _Account:
         self._gains, self.interest = Gains(), 0.0
         return owed
 
-    def end(self, ended: NDArray[np.bool_], day: int, level: FloatArray) -> None:
+    def end(self, ended: BoolArray, day: int, level: FloatArray) -> None:
         for asset in np.flatnonzero(ended & (self.units > 0.0)):
             value = float(self.units[asset] * level[asset])
             self._sell(int(asset), day, float(self.units[asset]), value)

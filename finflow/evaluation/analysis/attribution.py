@@ -25,7 +25,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, FloatArray
+from finflow.arrays import FloatArray
+from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext
 from finflow.evaluation.page.page_numbers import Gate, Numbers, Path, about
 from finflow.evaluation.page.section import ROW, Cell, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR

@@ -31,12 +31,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.ranking_reward import mean_worth, shared_places, worth_of_places
 from finflow.errors import MarketError
-from finflow.evaluation.backtest import Backtest, FloatArray
+from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.page_numbers import Number, about
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.significance_tests import newey_west
@@ -235,7 +235,7 @@ def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
     return float(fit.params[0]), float(fit.bse[0])
 
 
-def forward_returns(growth: FloatArray, listed: NDArray[np.bool_], bars: range, horizon: int) -> FloatArray:
+def forward_returns(growth: FloatArray, listed: BoolArray, bars: range, horizon: int) -> FloatArray:
     """Returns from each of ``bars`` to ``horizon`` bars later, (bars, assets).
 
     NaN beyond the bar after the last of them, and where an asset is not listed at both ends.

@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bars_per_month
 from finflow.market.panel import MarketPanel
 
-FloatArray = NDArray[np.float64]
 TRAITS = ("volatility", "diversification", "momentum", "beta", "growth")
 LARGEST_CASH = 0.7
 #: Expert -> the trait that its name claims, and whether it is to have most of it or least.

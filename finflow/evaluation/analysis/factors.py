@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finflow.evaluation.backtest import Backtest, FloatArray
+from finflow.arrays import FloatArray
+from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.significance_tests import newey_west
 from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import scipy
 
+from finflow.arrays import FloatArray
 from finflow.config import CostsConfig
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess, with_trading
-from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, FloatArray, index_backtest
+from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, index_backtest
 from finflow.evaluation.page.page_numbers import show
 from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, make_table
 from finflow.evaluation.statistics import metrics

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from finflow.arrays import FloatArray
 from finflow.evaluation.page.drawing import BLUE, PURPLE, Rendered, render
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
-from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,9 +72,9 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
 
 
 def _points_figure(points: pd.DataFrame) -> Rendered:
-    columns: dict[str, Array] = {str(name): points[name].to_numpy(np.float64) for name in points}
+    columns: dict[str, FloatArray] = {str(name): points[name].to_numpy(np.float64) for name in points}
     updates, gap = columns["update"], columns["gap"]
-    panels: dict[str, list[tuple[Array, str, str | None]]] = {
+    panels: dict[str, list[tuple[FloatArray, str, str | None]]] = {
         "Value, basis points a decision": [
             (1e4 * columns[f"{place}_value"], colour, label) for place, (label, colour) in PLACES.items()
         ],
@@ -156,7 +156,7 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
 
 
 SHOWN = 10  # features in the table of distances
-Values = Mapping[str, Array]
+Values = Mapping[str, FloatArray]
 
 
 def measure_distance(trained: Values, judged: Values) -> dict[str, Any]:

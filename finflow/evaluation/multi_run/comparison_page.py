@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import DateArray, FloatArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import wealth_figure
@@ -33,7 +33,7 @@ from finflow.evaluation.statistics.bootstrap import (
     improvement_estimate,
     interquartile_estimate,
 )
-from finflow.evaluation.statistics.metrics import Array, Metrics
+from finflow.evaluation.statistics.metrics import Metrics
 
 METRICS = ("sharpe", "annual_return", "annual_volatility", "max_drawdown", "cvar", "annual_turnover", "annual_cost")
 _OVER = "Sharpe over equal weight"
@@ -74,11 +74,11 @@ def numbers_of(metrics: Mapping[str, Any], seed: object = None) -> dict[str, Any
 
 def comparison_page(
     runs: Mapping[str, Mapping[str, Any]],
-    returns: Mapping[str, Array],
+    returns: Mapping[str, FloatArray],
     groups: Mapping[str, Seeds],
     differences: Mapping[str, Mapping[str, str]],
     choice: Section,
-    dates: NDArray[np.datetime64],
+    dates: DateArray,
     facts: Mapping[str, Any],
 ) -> Page:
     """Page of runs over the same days of the same panel, by label.

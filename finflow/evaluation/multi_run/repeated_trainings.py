@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from finflow.arrays import FloatArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.section import ROW, Cell, Row, Section, Sentence, Table, columns_of, make_table
@@ -96,7 +97,7 @@ class ProtocolPaths:
         return int(order[(len(order) - 1) // 2])
 
 
-def _widened(parts: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+def _widened(parts: Sequence[FloatArray]) -> list[FloatArray]:
     """Arrays (steps, sources, ...) with as many sources: an agent in no blend has no reference beside its experts."""
     if parts[0].ndim == 1:
         return list(parts)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.arrays import DateArray, FloatArray
 from finflow.evaluation.backtest import BASELINE
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import Locator
 
-Dates = NDArray[np.datetime64]
+Dates = DateArray
 
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK = (
     "#0072B2",
@@ -150,7 +151,7 @@ def percent_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{round(share * 100, 6):g}%".replace("-", MINUS)))
 
 
-def log_axis(axes: Axes, values: NDArray[np.float64]) -> None:
+def log_axis(axes: Axes, values: FloatArray) -> None:
     """Log scale with round numbers on it, also where everything lies within a few percent."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 

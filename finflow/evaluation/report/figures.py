@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.page.drawing import (
     AREA_COLOURS,
@@ -29,7 +30,7 @@ from finflow.evaluation.page.drawing import (
     thinned,
     wealth_figure,
 )
-from finflow.evaluation.statistics.metrics import Array, drawdown_series
+from finflow.evaluation.statistics.metrics import drawdown_series
 from finflow.strategies.behaviour import FAMILIES
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def weights(agent: Backtest) -> Rendered:
     )
 
 
-def gate(agent: Backtest, explanation: Mapping[str, Array]) -> Rendered:
+def gate(agent: Backtest, explanation: Mapping[str, FloatArray]) -> Rendered:
     """Gate weights and trade rate over time."""
     shares, rate = explanation["gate"], explanation["trade_rate"]
     names = _expert_names(shares.shape[1])
@@ -138,7 +139,7 @@ def gate(agent: Backtest, explanation: Mapping[str, Array]) -> Rendered:
     )
 
 
-def experts(agent: Backtest, portfolios: Array) -> Rendered:
+def experts(agent: Backtest, portfolios: FloatArray) -> Rendered:
     """The portfolio (steps, experts, K) that each expert names over time."""
     names = _expert_names(portfolios.shape[1])
     top = _largest_assets(agent)
@@ -226,7 +227,7 @@ def _largest_assets(agent: Backtest) -> list[int]:
     return [int(column) for column in order[: len(AREA_COLOURS)]]
 
 
-def stack_assets(axes: Axes, dates: Dates, held: Array, assets: Sequence[str], top: Sequence[int]) -> None:
+def stack_assets(axes: Axes, dates: Dates, held: FloatArray, assets: Sequence[str], top: Sequence[int]) -> None:
     """Stack weights (steps, K): the top assets each, the others together, cash last."""
     layers = [held[:, column] for column in top]
     labels, colours = [assets[column] for column in top], list(AREA_COLOURS[: len(top)])
@@ -239,7 +240,7 @@ def stack_assets(axes: Axes, dates: Dates, held: Array, assets: Sequence[str], t
     _stack(axes, dates, np.column_stack(layers), [*labels, "cash"], [*colours, LIGHT_GREY])
 
 
-def _stack(axes: Axes, dates: Dates, layers: Array, labels: Sequence[str], colours: Sequence[str]) -> None:
+def _stack(axes: Axes, dates: Dates, layers: FloatArray, labels: Sequence[str], colours: Sequence[str]) -> None:
     axes.stackplot(dates, layers.T, labels=list(labels), colors=list(colours), linewidth=0)
     date_axis(axes, dates)
     axes.set_ylim(0.0, 1.0)
@@ -247,7 +248,7 @@ def _stack(axes: Axes, dates: Dates, layers: Array, labels: Sequence[str], colou
     percent_axis(axes)
 
 
-def _draw_curve(axes: Axes, positions: Array, values: Array, phases: NDArray[np.str_], marker: str) -> None:
+def _draw_curve(axes: Axes, positions: FloatArray, values: FloatArray, phases: NDArray[np.str_], marker: str) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     for phase in dict.fromkeys(phases.tolist()):
@@ -266,7 +267,7 @@ def _draw_curve(axes: Axes, positions: Array, values: Array, phases: NDArray[np.
     )
 
 
-def _numbers(column: pd.Series) -> Array:
+def _numbers(column: pd.Series) -> FloatArray:
     """The column as floats; what is no finite number becomes NaN."""
     values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     return np.where(np.isfinite(values), values, np.nan)

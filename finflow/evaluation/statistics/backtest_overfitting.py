@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray, IntArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.drawing import BLUE, VERMILION, Rendered, render
 from finflow.evaluation.page.page_numbers import THIN
 from finflow.evaluation.page.section import Cell, Section, Sentence
 from finflow.evaluation.statistics.bootstrap import Interval, Resampling, draw_blocks
-from finflow.evaluation.statistics.metrics import Array, sharpe
+from finflow.evaluation.statistics.metrics import sharpe
 from finflow.evaluation.statistics.significance_tests import Tries, check_returns
 from finflow.evaluation.statistics.verdict import Verdict, judge
 from finflow.market.bar_frequency import BARS_PER_YEAR
@@ -67,9 +67,9 @@ class Overfitting:
         How the last days were cut.
     """
 
-    logits: Array
-    inside: Array
-    outside: Array
+    logits: FloatArray
+    inside: FloatArray
+    outside: FloatArray
     blocks: int
     days: int
 
@@ -95,7 +95,7 @@ class Overfitting:
         }
 
 
-def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
+def overfitting(excess: FloatArray, blocks: int = BLOCKS) -> Overfitting:
     """CSCV of a choice by Sharpe ratio.
 
     Parameters
@@ -125,7 +125,9 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     inside[np.arange(len(choices))[:, None], choices] = 1.0
     count = length * blocks // 2
 
-    def total(share: Array, part: Array) -> Array:  # einsum sums in one order, however many threads there are
+    def total(
+        share: FloatArray, part: FloatArray
+    ) -> FloatArray:  # einsum sums in one order, however many threads there are
         return np.asarray(np.einsum("cb,bs->cs", share, part))
 
     samples = [
@@ -186,10 +188,10 @@ def overfitting_histogram(
 class DailyReturns:
     """Daily returns (days,) of one that may be chosen, and of its references at the same costs."""
 
-    returns: Array
-    cash: Array
-    baseline: Array
-    patient: Array
+    returns: FloatArray
+    cash: FloatArray
+    baseline: FloatArray
+    patient: FloatArray
     bars_per_year: int = BARS_PER_YEAR
 
 
@@ -228,7 +230,7 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
 
 
 def choice_section(
-    excess: Array, names: Sequence[str], days: str, best: Best | None = None, what: str = "configurations"
+    excess: FloatArray, names: Sequence[str], days: str, best: Best | None = None, what: str = "configurations"
 ) -> Section:
     """Section of a page about a choice by Sharpe ratio on some days, such as "the validation window".
 
@@ -278,7 +280,7 @@ def overfitting_sentence(among: int, what: str, days: str) -> Sentence:
     )
 
 
-def _sharpe(sums: Array, squares: Array, centre: Array, count: int) -> Array:
+def _sharpe(sums: FloatArray, squares: FloatArray, centre: FloatArray, count: int) -> FloatArray:
     """Sharpe ratios (choices, strategies) from sums about a centre; 0 where returns do not vary."""
     variance = np.maximum(squares - np.square(sums) / count, 0.0) / (count - 1)
     deviation = np.sqrt(variance)
@@ -314,16 +316,16 @@ def shrunk(t_statistic: float) -> float:
     return max(0.0, 1.0 - SHRINKAGE / t_statistic**2) if t_statistic > 0.0 else 0.0
 
 
-def least_gain(gains: Array, blocks: NDArray[np.int64]) -> Array:
+def least_gain(gains: FloatArray, blocks: IntArray) -> FloatArray:
     """Mean gain of each candidate less one standard error over the blocks, (candidates,); parameters as of `choose`."""
     count = int(blocks.max()) + 1
     means = np.stack([gains[:, blocks == block].mean(axis=1) for block in range(count)], axis=1)
     error = means.std(axis=1, ddof=1) / math.sqrt(count) if count > 1 else 0.0
-    bound: Array = gains.mean(axis=1) - error
+    bound: FloatArray = gains.mean(axis=1) - error
     return bound
 
 
-def choose(gains: Array, blocks: NDArray[np.int64], seed: int) -> BlendChoice:
+def choose(gains: FloatArray, blocks: IntArray, seed: int) -> BlendChoice:
     """Choose the candidate with the best lower bound, and judge it with the choice taken into account.
 
     Parameters

@@ -25,19 +25,20 @@ from typing import Annotated, Any
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from typing_extensions import TypedDict
 
+from finflow.arrays import FloatArray, IntArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.page_numbers import Drawdown, Number, Return, Sharpe, Shown, Turnover, about
 from finflow.evaluation.page.section import Row, Table, columns_of
-from finflow.evaluation.statistics.metrics import Array, sharpe, sharpe_of, summarise
+from finflow.evaluation.statistics.metrics import sharpe, sharpe_of, summarise
 
 CONFIDENCE = 0.95  # coverage of every interval
 MINIMUM_BLOCKS = 5  # in fewer blocks than this every resample is nearly the window itself, and intervals collapse
 _CHUNK = 128  # resamples evaluated at once, more than twice as fast: what a second-level cache holds
-Draws = NDArray[np.int64]
+Draws = IntArray
 NAN = math.nan
 
 
@@ -104,20 +105,20 @@ def draw_blocks(steps: int, resampling: Resampling) -> Draws:
     return np.array([rows[0] for rows, _ in bootstrap.bootstrap(resampling.samples)], dtype=np.int64)
 
 
-def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]:
+def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, FloatArray]:
     """Metrics of every resample, (samples,) each, under the keys of `metrics.summarise`."""
     starts = range(0, max(len(draws), 1), _CHUNK)
     parts = [summarise(backtest, alpha, draws[start : start + _CHUNK]) for start in starts]
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
-def resample_sharpe(excess: Array, draws: Draws, bars_per_year: int) -> Array:
+def resample_sharpe(excess: FloatArray, draws: Draws, bars_per_year: int) -> FloatArray:
     """Annual Sharpe ratio of every resample, (samples,), of returns less those of cash."""
-    ratios: Array = sharpe(excess[draws], 0.0, bars_per_year)
+    ratios: FloatArray = sharpe(excess[draws], 0.0, bars_per_year)
     return ratios
 
 
-def interval(values: Array, confidence: float = CONFIDENCE) -> Interval:
+def interval(values: FloatArray, confidence: float = CONFIDENCE) -> Interval:
     """Percentile interval of resampled values (samples,).
 
     Without resamples, or where a resample is undefined (NaN), there is no interval: to leave those out would pretend
@@ -216,21 +217,21 @@ def path_distribution(values: ArrayLike, seed: int, name: str = "paths") -> dict
     }
 
 
-def _improvement(one: Array, two: Array) -> Array:
+def _improvement(one: FloatArray, two: FloatArray) -> FloatArray:
     """Probability of improvement (samples,) from (samples, runs, tasks) of both."""
     ahead = one[:, :, None, :] > two[:, None, :, :]
     level = one[:, :, None, :] == two[:, None, :, :]
     return np.asarray((ahead + 0.5 * level).mean(axis=(1, 2, 3)))
 
 
-def _resample(table: Array, generator: np.random.Generator) -> Array:
+def _resample(table: FloatArray, generator: np.random.Generator) -> FloatArray:
     """Runs drawn with replacement, independently for each task: (samples, runs, tasks)."""
     runs, tasks = table.shape
     drawn = generator.integers(runs, size=(SAMPLES, runs, tasks))
     return np.asarray(table[drawn, np.arange(tasks)])
 
 
-def _table(scores: ArrayLike, name: str, fewest: int = 1) -> Array:
+def _table(scores: ArrayLike, name: str, fewest: int = 1) -> FloatArray:
     table = np.asarray(scores, dtype=np.float64)
     table = table[:, None] if table.ndim == 1 else table
     if len(table) < fewest:

@@ -24,9 +24,10 @@ from functools import wraps
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from typing_extensions import TypedDict
 
+from finflow.arrays import FloatArray, IntArray
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.page_numbers import (
     Cost,
@@ -43,11 +44,10 @@ from finflow.market.bar_frequency import BARS_PER_YEAR
 
 FLAT = 1e-12  # a deviation of daily returns under this is rounding, not risk
 
-Array = NDArray[np.float64]
 P = ParamSpec("P")
 
 
-def _metric(formula: Callable[Concatenate[Array, P], Array]) -> Callable[Concatenate[ArrayLike, P], Any]:
+def _metric(formula: Callable[Concatenate[FloatArray, P], FloatArray]) -> Callable[Concatenate[ArrayLike, P], Any]:
     """A formula along the last axis, NaN for empty series, as a float where there is one series alone."""
 
     @wraps(formula)
@@ -63,7 +63,7 @@ def _metric(formula: Callable[Concatenate[Array, P], Array]) -> Callable[Concate
 
 
 @_metric
-def annual_return(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
+def annual_return(returns: FloatArray, bars_per_year: int = BARS_PER_YEAR) -> FloatArray:
     """Geometric mean return, a year: prod(1 + r)^(252 / n) - 1.
 
     A fraction a year; -1 after ruin (a return of -1). NaN where a return is under -1.
@@ -74,7 +74,7 @@ def annual_return(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
 
 
 @_metric
-def annual_volatility(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
+def annual_volatility(returns: FloatArray, bars_per_year: int = BARS_PER_YEAR) -> FloatArray:
     """Standard deviation of the returns of bars (n - 1 below) times sqrt(252), or the root of the bars of a year.
 
     A fraction a year. 0 for a constant series; NaN for fewer than two returns.
@@ -83,7 +83,7 @@ def annual_volatility(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Arr
 
 
 @_metric
-def sharpe(returns: Array, cash_returns: ArrayLike = 0.0, bars_per_year: int = BARS_PER_YEAR) -> Array:
+def sharpe(returns: FloatArray, cash_returns: ArrayLike = 0.0, bars_per_year: int = BARS_PER_YEAR) -> FloatArray:
     """Sharpe ratio: sqrt(252) * mean(x) / s(x), with x = r - cash and s the deviation with n - 1.
 
     No unit, annualised. NaN for fewer than two returns, and where s(x) is at most 1e-12, as for a portfolio that is
@@ -95,7 +95,7 @@ def sharpe(returns: Array, cash_returns: ArrayLike = 0.0, bars_per_year: int = B
 
 
 @_metric
-def sortino(returns: Array, cash_returns: ArrayLike = 0.0, bars_per_year: int = BARS_PER_YEAR) -> Array:
+def sortino(returns: FloatArray, cash_returns: ArrayLike = 0.0, bars_per_year: int = BARS_PER_YEAR) -> FloatArray:
     """Sortino ratio: sqrt(252) * mean(x) / sqrt(mean(min(x, 0)^2)), with x = r - cash.
 
     No unit, annualised; the mean below runs over all days, not only the losing ones. NaN where no day lost.
@@ -111,7 +111,7 @@ def sharpe_of(backtest: Backtest) -> float:
     return float(sharpe(backtest.returns, backtest.cash_returns, backtest.bars_per_year))
 
 
-def drawdown_series(returns: ArrayLike) -> Array:
+def drawdown_series(returns: ArrayLike) -> FloatArray:
     """Loss from the highest wealth so far, the start included: W_t / max(1, max_{s <= t} W_s) - 1.
 
     Fractions in [-1, 0], shape (..., steps). Empty for an empty series; NaN from the first NaN on.
@@ -122,13 +122,13 @@ def drawdown_series(returns: ArrayLike) -> Array:
 
 
 @_metric
-def max_drawdown(returns: Array) -> Array:
+def max_drawdown(returns: FloatArray) -> FloatArray:
     """The lowest value of `drawdown_series`: a fraction in [-1, 0], 0 where wealth never fell."""
     return np.asarray(drawdown_series(returns).min(axis=-1))
 
 
 @_metric
-def calmar(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
+def calmar(returns: FloatArray, bars_per_year: int = BARS_PER_YEAR) -> FloatArray:
     """Annual return over the depth of the maximum drawdown, over the whole window.
 
     No unit. NaN where wealth never fell.
@@ -140,7 +140,7 @@ def calmar(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
 
 
 @_metric
-def cvar(returns: Array, alpha: float = 0.05) -> Array:
+def cvar(returns: FloatArray, alpha: float = 0.05) -> FloatArray:
     """Conditional value at risk: the mean of the worst `alpha` share, in (0, 1], of daily returns.
 
     With k = alpha * n and the returns in ascending order: (sum of the first floor(k) + (k - floor(k)) * the next) / k,
@@ -160,7 +160,7 @@ def cvar(returns: Array, alpha: float = 0.05) -> Array:
 
 
 @_metric
-def annual_turnover(turnover: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
+def annual_turnover(turnover: FloatArray, bars_per_year: int = BARS_PER_YEAR) -> FloatArray:
     """Mean turnover of a bar times the bars of a year: how many times a year the whole portfolio is replaced.
 
     Of half-sums of absolute trades, cash among the assets; the first purchase out of cash counts as one.
@@ -169,7 +169,7 @@ def annual_turnover(turnover: Array, bars_per_year: int = BARS_PER_YEAR) -> Arra
 
 
 @_metric
-def annual_cost(costs: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
+def annual_cost(costs: FloatArray, bars_per_year: int = BARS_PER_YEAR) -> FloatArray:
     """Mean cost of a bar times the bars of a year, as a fraction of wealth a year; the first purchase is among it."""
     return np.asarray(bars_per_year * costs.mean(axis=-1))
 
@@ -190,7 +190,7 @@ class Metrics(TypedDict):
     annual_cost: Cost
 
 
-def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] | None = None) -> dict[str, Any]:
+def summarise(backtest: Backtest, alpha: float = 0.05, days: IntArray | None = None) -> dict[str, Any]:
     """Every metric of a backtest, or of resamples of its days (..., steps), under the keys of `metrics.json`."""
     chosen: Any = slice(None) if days is None else days
     returns, cash = backtest.returns[chosen], backtest.cash_returns[chosen]
@@ -208,13 +208,13 @@ def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] |
     }
 
 
-def _deviation(values: Array) -> Array:
+def _deviation(values: FloatArray) -> FloatArray:
     if values.shape[-1] < 2:
         return np.full(values.shape[:-1], np.nan)
     return np.asarray(values.std(axis=-1, ddof=1))
 
 
-def _ratio(excess: Array, risk: Array, bars_per_year: int) -> Array:
+def _ratio(excess: FloatArray, risk: FloatArray, bars_per_year: int) -> FloatArray:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.sqrt(float(bars_per_year)) * excess.mean(axis=-1) / risk
     return np.where(risk > FLAT, ratio, np.nan)

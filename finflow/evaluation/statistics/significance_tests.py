@@ -39,10 +39,11 @@ import numpy as np
 import scipy
 from pydantic import TypeAdapter
 
+from finflow.arrays import FloatArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.page.page_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS, Resampling
-from finflow.evaluation.statistics.metrics import FLAT, Array
+from finflow.evaluation.statistics.metrics import FLAT
 from finflow.line_file import append_line
 
 SIZE = 0.05
@@ -93,7 +94,7 @@ class TrackRecord:
 UNKNOWN = TrackRecord(math.nan, 2, math.nan, math.nan)
 
 
-def track_of(returns: Array, name: str = "the strategy") -> TrackRecord:
+def track_of(returns: FloatArray, name: str = "the strategy") -> TrackRecord:
     """The track record of a series of returns (days,) in excess of cash, or of another strategy.
 
     Raises
@@ -113,7 +114,7 @@ def track_of(returns: Array, name: str = "the strategy") -> TrackRecord:
     )
 
 
-def check_returns(returns: Array, name: str, fewest: int) -> None:
+def check_returns(returns: FloatArray, name: str, fewest: int) -> None:
     """Refuse what no test can judge: raises EvidenceError for gaps, or too few returns."""
     if len(returns) < fewest:
         raise EvidenceError(f"{name} has {len(returns)} returns, and the test needs {fewest}; judge a longer window")
@@ -150,7 +151,9 @@ class Superiority:
     strategies: Annotated[int, about("Strategies tested together.")]
 
 
-def superior_ability(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> Superiority:
+def superior_ability(
+    benchmark: FloatArray, strategies: Mapping[str, FloatArray], resampling: Resampling
+) -> Superiority:
     """Hansen's SPA test of mean returns: of named strategies against a benchmark, each (days,).
 
     Raises
@@ -164,7 +167,9 @@ def superior_ability(benchmark: Array, strategies: Mapping[str, Array], resampli
     )
 
 
-def superior_strategies(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> tuple[str, ...]:
+def superior_strategies(
+    benchmark: FloatArray, strategies: Mapping[str, FloatArray], resampling: Resampling
+) -> tuple[str, ...]:
     """Names of the strategies that beat the benchmark by Romano and Wolf's StepM, in the order given.
 
     The chance of naming even one wrongly is at most `SIZE`; raises as `superior_ability` does.
@@ -180,7 +185,7 @@ def superior_strategies(benchmark: Array, strategies: Mapping[str, Array], resam
     return tuple(name for name in strategies if name in found)
 
 
-def _spa(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> Any:
+def _spa(benchmark: FloatArray, strategies: Mapping[str, FloatArray], resampling: Resampling) -> Any:
     """The test by arch, which compares losses."""
     from arch.bootstrap import SPA
 
@@ -200,7 +205,7 @@ def _spa(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampli
     return test
 
 
-def newey_west(values: Array, design: Array, lags: int, few: bool = False) -> Any:
+def newey_west(values: FloatArray, design: FloatArray, lags: int, few: bool = False) -> Any:
     """Least squares of ``values`` on ``design``, with the standard errors of Newey and West, by statsmodels.
 
     They are corrected for ``few`` values where that is asked for.

@@ -43,6 +43,7 @@ from typing import Annotated
 import numpy as np
 import scipy
 
+from finflow.arrays import FloatArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.page.drawing import MINUS
 from finflow.evaluation.page.page_numbers import Answer, Bounds, Number, about
@@ -57,7 +58,6 @@ from finflow.evaluation.statistics.bootstrap import (
     interval,
     resample_sharpe,
 )
-from finflow.evaluation.statistics.metrics import Array
 from finflow.evaluation.statistics.significance_tests import (
     SIZE,
     UNKNOWN,
@@ -132,13 +132,13 @@ class Verdict:
 
 
 def judge(
-    judged: Array,
-    rivals: Sequence[Array],
-    cash: Array,
+    judged: FloatArray,
+    rivals: Sequence[FloatArray],
+    cash: FloatArray,
     tries: Tries,
     resampling: Resampling,
     draws: Draws | None = None,
-    candidates: Mapping[str, Array] | None = None,
+    candidates: Mapping[str, FloatArray] | None = None,
     bars_per_year: int = BARS_PER_YEAR,
 ) -> Verdict:
     """Apply the three tests, and estimate the least difference that the window could have shown.
@@ -176,12 +176,12 @@ def judge(
 
 
 def beats(
-    judged: Array,
-    rival: Array,
-    leads: Array,
+    judged: FloatArray,
+    rival: FloatArray,
+    leads: FloatArray,
     tries: Tries,
     resampling: Resampling,
-    candidates: Mapping[str, Array],
+    candidates: Mapping[str, FloatArray],
     bars_per_year: int,
 ) -> Verdict:
     """Apply the three tests against one reference; what the window could have shown is left open.
@@ -262,10 +262,10 @@ def _verdict(
 
 
 def least_difference(
-    judged: Array,
-    cash: Array,
-    rivals: Sequence[Array],
-    leads: Sequence[Array],
+    judged: FloatArray,
+    cash: FloatArray,
+    rivals: Sequence[FloatArray],
+    leads: Sequence[FloatArray],
     draws: Draws,
     tries: Tries,
     bars_per_year: int,
@@ -315,7 +315,7 @@ def least_difference(
     )
 
 
-def _by_mean(active: Array, track: TrackRecord, draws: Draws, tries: Tries) -> Array:
+def _by_mean(active: FloatArray, track: TrackRecord, draws: Draws, tries: Tries) -> FloatArray:
     """True mean active return of a bar at which each resample would pass SPA and the deflated Sharpe ratio."""
     luck = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
     hurdle = luck + float(scipy.stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from finflow.arrays import DateArray, FloatArray
 from finflow.config import flatten
 from finflow.config.yaml_text import parse_file
 from finflow.errors import EvidenceError, one_line
@@ -37,8 +37,6 @@ from finflow.provenance import short_hash
 from finflow.strategies.classical import PATIENT
 from finflow.training.checkpoints.run_folder import CONFIG, MANIFEST
 
-Array = NDArray[np.float64]
-
 SEED = "train.seed"
 _NOT_COMPARED = (
     *("output.", "tune.", "market.cache_dir", "market.use_cache", "market.extend_cache", "train.device"),
@@ -54,15 +52,15 @@ class _Run:
     folder: Path
     metrics: dict[str, Any]
     table: pd.DataFrame
-    dates: NDArray[np.datetime64]
+    dates: DateArray
     config: dict[str, object]
     panel: str
 
     @property
-    def returns(self) -> Array:
+    def returns(self) -> FloatArray:
         return self.column(self.metrics["agent"])
 
-    def column(self, name: str) -> Array:
+    def column(self, name: str) -> FloatArray:
         """Returns of `returns.csv`, float64 (days,)."""
         return self.table[name].to_numpy(dtype=np.float64)
 

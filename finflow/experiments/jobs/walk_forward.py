@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import IntArray
 from finflow.config import Config, ProtocolConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError, MarketError
@@ -143,7 +143,7 @@ def purge_of(settings: ProtocolConfig, history: int) -> int:
     return history if settings.purge is None else settings.purge
 
 
-Cut = tuple[NDArray[np.int64], tuple[range, ...], tuple[int, ...]]
+Cut = tuple[IntArray, tuple[range, ...], tuple[int, ...]]
 
 
 def _walk_forward(bars: int, settings: ProtocolConfig, purge: int) -> Iterator[Cut]:
@@ -184,7 +184,7 @@ def _combinatorial(bars: int, settings: ProtocolConfig, purge: int) -> Iterator[
         yield learned, windows, tuple(int(path) for path in paths[number])
 
 
-def _seen(learned: NDArray[np.int64], tests: tuple[range, ...], embargo: int, history: int) -> Iterator[range]:
+def _seen(learned: IntArray, tests: tuple[range, ...], embargo: int, history: int) -> Iterator[range]:
     """Ranges of bars to learn from (ascending), with the bars before them that their features look back on.
 
     Of those bars none lies in an evaluated window or its embargo.

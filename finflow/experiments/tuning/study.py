@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
+from finflow.arrays import FloatArray
 from finflow.config import (
     Config,
     EvaluationConfig,
@@ -217,12 +217,12 @@ SEEDS, UPDATES, EXCESS, REASON, CODE = "seeds", "updates", "excess", "reason", "
 """Attributes of a trial: seeds of its trainings; updates; daily returns less cash; why it failed; hash of the code."""
 
 
-def encode_returns(returns: NDArray[np.float64]) -> str:
+def encode_returns(returns: FloatArray) -> str:
     """Returns as text for a storage, in single precision."""
     return base64.b64encode(zlib.compress(returns.astype("<f4").tobytes(), 9)).decode("ascii")
 
 
-def decode_returns(text: str) -> NDArray[np.float64]:
+def decode_returns(text: str) -> FloatArray:
     """Returns from their text.
 
     Raises

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from finflow.arrays import FloatArray
 from finflow.config import RANKING_OBJECTIVES, Config, EvaluationConfig, TuneConfig, replace_values
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import EvidenceError, FinflowError
 from finflow.evaluation.analysis.decision_quality import Ranking, rank_run
-from finflow.evaluation.backtest import BASELINE, Backtest, FloatArray, run_backtests
+from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.jobs.walk_forward import Fold, folds_of, history_of, last_fold, load_before_test

@@ -28,15 +28,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.compiled_function import compiled_function
 from finflow.config import LENSES
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.rolling_windows import FLOOR, FeatureWindows, PanelView, Series
 from finflow.market.panel import MarketPanel
 
-FloatArray = NDArray[np.float64]
 Formula = Callable[[PanelView, FeatureWindows], FloatArray]
 
 _LARGEST_RATIO = 100.0

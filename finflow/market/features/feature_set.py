@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import LENSES, FeaturesConfig
 from finflow.errors import MarketError, typed_line
 from finflow.imports import import_path
@@ -26,7 +27,6 @@ from finflow.market.features.regimes import RegimeFit, fit_regimes, regime
 from finflow.market.features.rolling_windows import DAILY_WINDOWS, PanelView, windows_of
 from finflow.market.panel import MarketPanel
 
-FloatArray = NDArray[np.float64]
 Models = tuple[TurbulenceFit, TwoStates, RegimeFit | None]
 
 
@@ -141,8 +141,8 @@ class RawFeatures(NamedTuple):
 
     assets: FloatArray
     market: FloatArray
-    defined: NDArray[np.bool_]
-    market_defined: NDArray[np.bool_]
+    defined: BoolArray
+    market_defined: BoolArray
     listing: list[tuple[str, tuple[str, ...]]]
     market_names: tuple[str, ...]
     first_bar: int
@@ -168,7 +168,7 @@ def _raw(panel: MarketPanel, chosen: FeaturesConfig, fit: int | Models) -> RawFe
     market |= {"regime": regime(view, models[2])} if chosen.regimes else {}
     market |= {one.name: values for one, values in computed if values.ndim == 1}
     market_raw = np.stack([*market.values()])
-    defined: NDArray[np.bool_] = np.isfinite(raw).all(axis=0) & view.listed
+    defined: BoolArray = np.isfinite(raw).all(axis=0) & view.listed
     market_defined = np.asarray(np.isfinite(market_raw).all(axis=0))
     ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
     first_bar = int(ready[0]) if ready.size else panel.n_bars
@@ -204,7 +204,7 @@ def _check_names(added: Iterable[str]) -> None:
         raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")
 
 
-def _scale(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray) -> NDArray[np.float32]:
+def _scale(raw: FloatArray, defined: BoolArray, fits: FloatArray) -> NDArray[np.float32]:
     """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
     result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
     for index, (values, (center, spread)) in enumerate(zip(raw, fits, strict=True)):

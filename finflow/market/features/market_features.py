@@ -18,14 +18,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.compiled_function import compiled_function
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.asset_features import Formula
 from finflow.market.features.rolling_windows import FLOOR, FeatureWindows, PanelView
-
-FloatArray = NDArray[np.float64]
 
 _FEWEST = 60
 """Training returns that an asset needs to count in the turbulence."""
@@ -120,7 +118,7 @@ MARKET_FEATURES: dict[str, Formula] = {
 class TurbulenceFit(NamedTuple):
     """Training returns' center and scale (assets,), the inverse of their shrunk correlations, and assets used."""
 
-    used: NDArray[np.bool_]
+    used: BoolArray
     center: FloatArray
     scale: FloatArray
     inverse: FloatArray
@@ -162,7 +160,7 @@ def fit_turbulence(view: PanelView, fit_until: int) -> TurbulenceFit:
     return TurbulenceFit(used, center, scale, np.linalg.inv(correlation))
 
 
-def _standardised(view: PanelView, known: NDArray[np.bool_], center: FloatArray, scale: FloatArray) -> FloatArray:
+def _standardised(view: PanelView, known: BoolArray, center: FloatArray, scale: FloatArray) -> FloatArray:
     """Standardised returns, zero where not known, and zeros below up to a whole number of blocks.
 
     Blocks of one size, so that a row's bits do not depend on how many rows come after it.

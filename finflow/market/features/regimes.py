@@ -15,13 +15,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray, FloatArray
 from finflow.compiled_function import compiled_function
 from finflow.market.features.rolling_windows import PanelView
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 REGIMES = 2
 COMPONENTS = 2  # of returns over the market's

@@ -21,10 +21,9 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.market.bar_frequency import MONTHLY, WEEKLY
 from finflow.market.panel import MarketPanel
-
-FloatArray = NDArray[np.float64]
 
 FLOOR = 1e-4
 """Smallest daily deviation that anything is divided by: smaller ones are rounding."""

@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from finflow.arrays import DateArray, FloatArray
 from finflow.errors import MarketError
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.panel_checks import not_after, refuse_rows
 from finflow.market.sources.price_sheet import read_sheet
 from finflow.market.sources.shipped_prices import package_file, package_table
-
-FloatArray = NDArray[np.float64]
-DateArray = NDArray[np.datetime64]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
@@ -22,8 +22,6 @@ from finflow.market.sources.synthetic_market import synthetic_prices
 from finflow.market.sources.yahoo_cache import download_prices
 
 logger = logging.getLogger(__name__)
-
-FloatArray = NDArray[np.float64]
 
 
 def load_panel(config: MarketConfig) -> MarketPanel:

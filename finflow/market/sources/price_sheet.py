@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError, one_line
 from finflow.files import read_input, read_table
@@ -37,7 +38,7 @@ class PriceSheet:
     assets: NDArray[np.object_] | None  # the asset of each row, where the file has a column that names it
     place: Callable[[int], str]  # row -> how a message names it
 
-    def numbers(self, position: int) -> NDArray[np.float64]:
+    def numbers(self, position: int) -> FloatArray:
         """Values of a column, NaN where missing; `MarketError` for what is not a number."""
         cells, (field, asset) = self.cells[position], self.columns[position]
         name = f"{field} of {asset}" if field else asset

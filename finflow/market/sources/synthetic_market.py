@@ -34,13 +34,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pandas as pd
 import scipy
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import SyntheticConfig
 from finflow.errors import MarketError
 from finflow.market.price_adjustments import SourcePrices
-
-FloatArray = NDArray[np.float64]
 
 _LAST_DATE = "2022-12-30"
 _FIRST_PRICE = 100.0

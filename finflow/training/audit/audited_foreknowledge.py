@@ -21,8 +21,8 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray, IntArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import first_few, typed_line
 from finflow.evaluation.backtest import run_backtests
@@ -32,7 +32,6 @@ from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.audited_parts import DecisionRecorder
 from finflow.training.audit.foreknowledge import (
     FEWEST,
-    FloatArray,
     Foreknowledge,
     View,
     market_return,
@@ -43,7 +42,7 @@ from finflow.training.audit.look_ahead import BEYOND_LIMIT, CLEAN, FAILED, FOREK
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Decided = tuple[Sequence[View], NDArray[np.int64], int]
+Decided = tuple[Sequence[View], IntArray, int]
 """Views of decisions, the newest bar that each may know, and the bars from there to the fill."""
 
 _CODE = (".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth")
@@ -166,7 +165,7 @@ class AuditedForeknowledge:
             if opened:
                 yield Finding(name, OPENED, ends, 0, NOTED, where=first_few(list(opened), 5))
 
-    def _judged(self, name: str, bars: NDArray[np.int64], decide: Callable[[], Decided]) -> Finding:
+    def _judged(self, name: str, bars: IntArray, decide: Callable[[], Decided]) -> Finding:
         dates = self.market.panel.dates
         try:
             views, known, paid = decide()

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from finflow.arrays import FloatArray
 from finflow.config import MarketConfig
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
@@ -30,8 +31,6 @@ from finflow.strategies.strategy import Information, Strategy
 from finflow.training.audit.look_ahead import Answer, Rows
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
-
-FloatArray = NDArray[np.float64]
 
 
 class DecisionRecorder:

@@ -24,9 +24,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from finflow.arrays import FloatArray, IntArray
 
 PLACEBOS = 200
 """Half of them shifted dates, half drawn in blocks."""
@@ -153,7 +152,7 @@ def _pair(view: View, outcome: UnknownReturns) -> tuple[FloatArray, FloatArray, 
     return sizes, ranks, excess * says_something, attainable * says_something
 
 
-def _orders(count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+def _orders(count: int, rng: np.random.Generator) -> Iterator[IntArray]:
     """Orders of other dates: shifted by a tenth of the window or more, or drawn in blocks."""
     rows, nearest = np.arange(count), max(count // 10, 2)
     for shift in rng.integers(nearest, count - nearest + 1, PLACEBOS // 2):
@@ -173,9 +172,7 @@ class Foreknowledge:
             self._logs = np.log(close)
         self.limit = lru_cache(maxsize=None)(self._limit)
 
-    def scores(
-        self, views: Sequence[View], known: NDArray[np.int64], paid: int = 0, every: bool = False
-    ) -> Iterator[RankScore]:
+    def scores(self, views: Sequence[View], known: IntArray, paid: int = 0, every: bool = False) -> Iterator[RankScore]:
         """Yield scores beyond the limit.
 
         Parameters
@@ -196,7 +193,7 @@ class Foreknowledge:
                 scores = scores_of(view, outcome, self.seed, limit, every)
                 yield from (score for score in scores if every or score.share > 1.0)
 
-    def outcome(self, known: NDArray[np.int64], first: int, last: int, whole: bool) -> UnknownReturns:
+    def outcome(self, known: IntArray, first: int, last: int, whole: bool) -> UnknownReturns:
         """Log returns from the close of the bar `known` + `first` to that of `known` + `last`; NaN after the end."""
         end = len(self._logs) - 1
         returns = self._logs[np.minimum(known + last, end)] - self._logs[np.minimum(known + first, end)]
@@ -224,7 +221,7 @@ def views_of_portfolios(targets: FloatArray, held: FloatArray) -> list[View]:
     ]
 
 
-def best_honest(close: FloatArray, known: NDArray[np.int64], outcome: UnknownReturns) -> float:
+def best_honest(close: FloatArray, known: IntArray, outcome: UnknownReturns) -> float:
     """The largest absolute score of honest signals with an outcome; each decision knows bars up to ``known``."""
     logs, best = np.log(close), 0.0
     for lookback in LOOKBACKS:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.arrays import IntArray
 from finflow.cores import ForkedCalls
 from finflow.errors import typed_line
 from finflow.market.panel import MarketPanel
@@ -112,7 +113,7 @@ class Rows(NamedTuple):
     """
 
     values: NDArray[Any]
-    bars: NDArray[np.int64]
+    bars: IntArray
     lag: int = 0
     tolerance: float = 0.0
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finflow.arrays import DateArray, FloatArray
 from finflow.market.panel import MarketPanel
 
-FloatArray = NDArray[np.float64]
 Shock = Callable[[MarketPanel, int, np.random.Generator], MarketPanel]
 
 REPEAT, CUT = "repeat", "cut"
@@ -115,7 +114,7 @@ SHOCKS: dict[str, Shock] = {
 """Kind -> what it does to the bars after `last`."""
 
 
-def _other_days(panel: MarketPanel, last: int, rng: np.random.Generator) -> NDArray[np.datetime64]:
+def _other_days(panel: MarketPanel, last: int, rng: np.random.Generator) -> DateArray:
     """Dates with the gaps of every five in another order. The first stays, so that no bar enters an earlier window."""
     steps = np.diff(panel.dates)
     for start in range(last + 1, len(steps), _WEEK):

@@ -21,16 +21,14 @@ from functools import cache, partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from finflow.arrays import BoolArray, FloatArray, IntArray
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess, with_growths
 from finflow.market.features.regimes import COMPONENTS, FEWEST, REGIMES, fit_switching
 from finflow.training.data.rollouts import NO_MIRROR, Mirror, RolloutMarket
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 Segments = Sequence[range]
 Penalties = tuple[float, float]
 Functions = tuple[FloatArray, FloatArray]
@@ -163,7 +161,7 @@ def _fit(parts: Sequence[Sums], penalties: Penalties) -> Tensor:
     return coefficients
 
 
-def _sums(process: DecisionProcess, functions: Functions, bars: NDArray[np.int64], explained: FloatArray) -> Sums:
+def _sums(process: DecisionProcess, functions: Functions, bars: IntArray, explained: FloatArray) -> Sums:
     """Sums over the decisions at some bars, of returns less what is explained of them, (bars, assets)."""
     size = len(functions[0]) + RANDOM_FEATURES
     squares = torch.zeros((size, size), dtype=torch.float64)
@@ -176,8 +174,8 @@ def _sums(process: DecisionProcess, functions: Functions, bars: NDArray[np.int64
 
 
 def _rows(
-    process: DecisionProcess, functions: Functions, bars: NDArray[np.int64]
-) -> Iterator[tuple[NDArray[np.int64], FloatArray, FloatArray, FloatArray, BoolArray]]:
+    process: DecisionProcess, functions: Functions, bars: IntArray
+) -> Iterator[tuple[IntArray, FloatArray, FloatArray, FloatArray, BoolArray]]:
     """Features and returns of decisions, less their means over assets, some bars at once.
 
     Yields
@@ -206,7 +204,7 @@ def _rows(
         yield some, relative * known[:, :, None], (returns - common[:, None]) * known, common, known
 
 
-def regime_returns(process: DecisionProcess, bars: NDArray[np.int64]) -> FloatArray:
+def regime_returns(process: DecisionProcess, bars: IntArray) -> FloatArray:
     """Predicted log return over the market's of the bars that decisions are rewarded by, (bars, assets).
 
     The model is of the market's mean return and of the leading components of the assets' returns over it: normal in
@@ -223,7 +221,7 @@ def regime_returns(process: DecisionProcess, bars: NDArray[np.int64]) -> FloatAr
     rewarded[bars + 1] = True
     returns, relative, listed = _market(process, rewarded)
 
-    def predict(fitted: BoolArray, some: NDArray[np.int64]) -> FloatArray:
+    def predict(fitted: BoolArray, some: IntArray) -> FloatArray:
         """Returns at some decisions by regimes that were fitted to some rows, less their mean over time."""
         model = fit_switching(returns, fitted)
         weights = model.smoothed * fitted[:, None]

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from finflow.arrays import FloatArray
 from finflow.config import RewardNormalizationConfig
 from finflow.errors import ConfigError
 
@@ -111,7 +112,7 @@ class RewardNormalizer:
         """Remember a reward, and return it normalised."""
         return float(self.normalize_batch([reward])[0])
 
-    def normalize_batch(self, rewards: Sequence[float] | NDArray[Any] | Tensor) -> NDArray[np.float64]:
+    def normalize_batch(self, rewards: Sequence[float] | NDArray[Any] | Tensor) -> FloatArray:
         """Remember rewards in their order, and return all of them normalised by the window after the last."""
         given = np.asarray(rewards, dtype=np.float64)
         self.update(given)

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from finflow.arrays import FloatArray
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
@@ -74,7 +75,7 @@ class RewardUnits(NamedTuple):
         """Scaled reference of decisions at ``bars``, (batch,); None where spreads are without it."""
         return self.reference[bars] / self.scale if self.whole_spread else None
 
-    def remember(self, rewards: NDArray[np.float64], bars: NDArray[np.integer[Any]]) -> None:
+    def remember(self, rewards: FloatArray, bars: NDArray[np.integer[Any]]) -> None:
         """Update the normaliser with raw rewards of decisions at ``bars``, each (n,)."""
         if self.normalizer is not None:
             places = torch.as_tensor(bars, dtype=torch.int64, device=self.reference.device)
@@ -142,7 +143,7 @@ def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Seque
     return units
 
 
-def equal_weight_rewards(process: DecisionProcess) -> NDArray[np.float64]:
+def equal_weight_rewards(process: DecisionProcess) -> FloatArray:
     """Reward of holding equal weight at each bar, the built-in one left out, (bars,).
 
     No decision changes it, so that learners may see rewards in excess of it; a ranking's chance is such a reward. Zero

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import States
@@ -27,6 +26,7 @@ from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.distributions import LogisticNormal, sampled_density
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
+from finflow.arrays import IntArray
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
@@ -240,12 +240,12 @@ class Portfolios:
         self.rng.bit_generator.state = state["generator"]
 
     def _draw(self, count: int) -> PortfolioState:
-        bars: NDArray[np.int64] = self.rng.choice(self.starts, size=count)
+        bars: IntArray = self.rng.choice(self.starts, size=count)
         weights, _ = draw_coverage(self.rng, count, self.process.n_weights)
         return self.process.start(bars, weights)
 
 
-def check_portfolios(tensors: Mapping[str, Tensor], fresh: Mapping[str, Tensor], bars: NDArray[np.int64]) -> None:
+def check_portfolios(tensors: Mapping[str, Tensor], fresh: Mapping[str, Tensor], bars: IntArray) -> None:
     """Raise a ValueError where saved portfolios are not like fresh ones, hold what is none, or are at no such bar."""
     for name, tensor in fresh.items():
         check_like(tensors[name], tensor)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from finflow.agent.batch import states_of
 from finflow.agent.networks.decision import MarketReading, acted_portfolio
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.arrays import FloatArray
 from finflow.config import ActingConfig, Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import CheckpointError, ConfigError, FinflowError
@@ -32,8 +32,6 @@ from finflow.training.checkpoints.checkpoint_reader import FREE_SECTIONS, Checkp
 from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import choose_device
-
-FloatArray = NDArray[np.float64]
 
 AGENT = "finflow"
 ROWS = 1024  # decisions computed at once
@@ -119,7 +117,7 @@ class EnsembleStrategy:
         self.members = tuple(members)
         self.name = f"ensemble of {len(self.members)}"
 
-    def decide(self, information: Information) -> NDArray[np.float64]:
+    def decide(self, information: Information) -> FloatArray:
         """The members' mean portfolio, (K,)."""
         mean = np.mean([member.decide(information) for member in self.members], axis=0)
         return np.asarray(mean, dtype=np.float64)
@@ -258,7 +256,7 @@ def _read(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> Market
     return read_bars(policy, MarketTensors.of(process, next(policy.parameters()).device), bars)
 
 
-def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> NDArray[np.float64]:
+def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> FloatArray:
     """The portfolios that the experts name at decision bars, (steps, 5, K)."""
     portfolios: FloatArray = _read(policy, process, bars).experts[:, : len(EXPERTS)].double().cpu().numpy()
     return portfolios

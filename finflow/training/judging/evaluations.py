@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from finflow.arrays import BoolArray
 from finflow.config import Config
 from finflow.errors import CheckpointError, ConfigError, MarketError
 from finflow.evaluation.analysis.attribution import Dated
@@ -180,9 +181,7 @@ def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tu
     return (distance_section(measure_distance(trained, judged)),)
 
 
-def _values(
-    named: Features, assets: NDArray[np.float32], market: NDArray[np.float32], listed: NDArray[np.bool_]
-) -> Values:
+def _values(named: Features, assets: NDArray[np.float32], market: NDArray[np.float32], listed: BoolArray) -> Values:
     there = listed & (assets != 0.0).any(axis=-1)  # a row of zeros: too little history
     of_assets, of_market = assets[there].astype(np.float64), market.astype(np.float64)
     columns = {name: of_assets[:, place] for place, name in enumerate(named.asset_names)}

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States, states_of
 from finflow.agent.networks.decision import Decision, describe_holding
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.arrays import FloatArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.attribution import (
     Dated,
@@ -65,7 +65,7 @@ def in_double(policy: ExpertPolicy) -> ExpertPolicy:
     return exact
 
 
-def states_at(process: DecisionProcess, bar: int, portfolio: NDArray[np.float64]) -> States:
+def states_at(process: DecisionProcess, bar: int, portfolio: FloatArray) -> States:
     """State with the features of a bar and what is observed of a portfolio, (K + 3,), in double precision."""
     observation = {"assets": process.asset_features[bar].copy(), "market": process.market_features[bar].copy()}
     return states_in_double(states_of(observation | {"portfolio": portfolio}, CPU))

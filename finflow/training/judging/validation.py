@@ -15,10 +15,11 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.quantiles import discounted_means, needs_quantiles, sample_risk
 from finflow.agent.networks.distributions import kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.arrays import FloatArray
 from finflow.config import Config
 from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.chosen_reward import with_reward
-from finflow.evaluation.backtest import Backtest, FloatArray, run_backtests, simulate
+from finflow.evaluation.backtest import Backtest, run_backtests, simulate
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.guard.signals import RewardHackingMonitor, ScoredValidation
 from finflow.preferences.preference_reward import PREFERENCE

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
@@ -22,6 +21,7 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import REFERENCES, Blend, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, load_like
+from finflow.arrays import FloatArray
 from finflow.config import Config
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
@@ -132,7 +132,7 @@ def backtest_blends(
     process: DecisionProcess,
     tensors: MarketTensors,
     volatility: tuple[int, float],
-) -> list[NDArray[np.float64]]:
+) -> list[FloatArray]:
     """Rewards of every policy's blends with each reference, (references * confidences, decisions) of each policy.
 
     ``policies``: each with the bars of its decisions.
@@ -151,7 +151,7 @@ def backtest_blends(
         blend = Blend(confidence.repeat(len(numbers)).unsqueeze(-1), REFERENCES[0], volatility)
         return BatchedPolicies([blended(policies[number][0], blend) for number in numbers])
 
-    def decide(place: int, state: PortfolioState) -> NDArray[np.float64]:
+    def decide(place: int, state: PortfolioState) -> FloatArray:
         active = tuple(number for number, (_, bars) in enumerate(policies) if place < len(bars))
         portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
         states, now = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete), []
@@ -159,7 +159,7 @@ def backtest_blends(
             each = reading.each(itemgetter(place)).each(lambda row: row.expand(count, *row.shape))
             now.append(each._replace(aim=aims[place]))
         decision = batched(active).trade_toward(states, MarketReading.join(now, torch.cat))
-        targets: NDArray[np.float64] = decision.distribution.centre().double().cpu().numpy()
+        targets: FloatArray = decision.distribution.centre().double().cpu().numpy()
         return targets
 
     rewards = np.zeros((len(decisions), int(decisions.max())))
@@ -191,7 +191,7 @@ def _read_block(
 
 
 def weigh_evidence(
-    rewards: list[NDArray[np.float64]], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
+    rewards: list[FloatArray], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
 ) -> Evidence:
     """Choose reference, look and blend. ``rewards`` (references * confidences, bars): of each look, over all blocks."""
     played = np.stack([one.reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in rewards])

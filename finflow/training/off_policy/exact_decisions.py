@@ -24,6 +24,7 @@ from finflow.agent.networks.critic import ValueNetwork
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.agent.networks.distributions import LogisticNormal
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.arrays import FloatArray, IntArray
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState, Step
@@ -139,7 +140,7 @@ def exact_returns(
 class ExactReturns(NamedTuple):
     """Exact returns of the same window for many actions in each of many states."""
 
-    bars: NDArray[np.int64]  # (states,)
+    bars: IntArray  # (states,)
     portfolios: Tensor  # (states, K + 3): observed
     actions: Tensor  # (states, actions, n)
     returns: Tensor  # (states, actions): scaled and discounted; the agent's policy follows after the action
@@ -148,7 +149,7 @@ class ExactReturns(NamedTuple):
 def measure_returns(
     market: RolloutMarket,
     policy: ExpertPolicy,
-    bars: NDArray[np.int64],
+    bars: IntArray,
     config: Config,
     purpose: int,
     decisions: bool = False,
@@ -215,8 +216,8 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, float]:
     for number, rows in enumerate(np.array_split(np.argsort(exact.bars, kind="stable"), BLOCKS)):
         block[rows] = number
 
-    def by_block(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        sums: NDArray[np.float64] = np.bincount(block, weights=values, minlength=BLOCKS).astype(np.float64)
+    def by_block(values: FloatArray) -> FloatArray:
+        sums: FloatArray = np.bincount(block, weights=values, minlength=BLOCKS).astype(np.float64)
         return sums
 
     squares = by_block((predicted**2).sum(axis=1))
@@ -226,7 +227,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, float]:
 
 
 def critics_facts(
-    market: RolloutMarket, agent: BCell, windows: Mapping[str, NDArray[np.int64]], config: Config
+    market: RolloutMarket, agent: BCell, windows: Mapping[str, IntArray], config: Config
 ) -> dict[str, float]:
     """Slope and correlation of the critics in each window, of the bars from which returns can be measured."""
     facts: dict[str, float] = {}

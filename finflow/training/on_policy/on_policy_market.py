@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States
@@ -24,6 +23,7 @@ from finflow.agent.networks.distributions import LogisticNormal, log_portfolio
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.on_policy.on_policy_settings import ActorCritic, Observations, OnPolicySettings, Rollout
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
+from finflow.arrays import IntArray
 from finflow.config import Config, PreferenceConfig
 from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.reward_queue import RewardQueue
@@ -117,7 +117,7 @@ class MarketEnvironments:
         ]
         return Outcome(rewards, following, terminated, ended, np.ones_like(ended))
 
-    def _observations(self, state: PortfolioState, bars: NDArray[np.int64]) -> Observations:
+    def _observations(self, state: PortfolioState, bars: IntArray) -> Observations:
         portfolio = self.env.process.observed_portfolio(state)
         known = torch.as_tensor(portfolio, dtype=torch.float32, device=self.device)
         return torch.as_tensor(bars, device=self.device), known

@@ -14,10 +14,11 @@ from torch import Generator, Tensor
 
 from finflow.agent.on_policy.on_policy_losses import generalised_advantages
 from finflow.agent.on_policy.on_policy_settings import ActorCritic, Observations, OnPolicySettings, Rollout
+from finflow.arrays import BoolArray, FloatArray
 from finflow.errors import ConfigError
 
-Flags = NDArray[np.bool_]
-Rewards = NDArray[np.float64]
+Flags = BoolArray
+Rewards = FloatArray
 
 
 class Outcome(NamedTuple):

@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import SkippingAdam
 from finflow.agent.networks.distributions import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.arrays import BoolArray, FloatArray
 from finflow.config import Config
 from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.rollback import LOWER, STOP, Snapshot
@@ -183,7 +183,7 @@ class RunGuard:
         parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
         return parts[0] <= REWARD_LIMIT and math.isfinite(sum(parts))
 
-    def learnable(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def learnable(self, rewards: FloatArray) -> BoolArray:
         """Return True for the environments' rewards that the replay may keep, and check all of them."""
         kept = self.within_limit(rewards)
         if self.enabled:
@@ -193,7 +193,7 @@ class RunGuard:
             self._report(self.memory.monitor.report_rewards(outliers, ~kept))
         return kept
 
-    def within_limit(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def within_limit(self, rewards: FloatArray) -> BoolArray:
         """Return True for rewards that are finite and within their limit; for all where nothing is guarded."""
         if not self.enabled:
             return np.ones(rewards.shape, dtype=np.bool_)

@@ -10,18 +10,17 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
-from numpy.typing import NDArray
 from sklearn.metrics import ndcg_score
 
 import finflow
+from finflow.arrays import BoolArray, FloatArray
 from finflow.env.rewards.ranking_reward import create_reward_function, measure, relevance_of
 from finflow.errors import ConfigError
 
-FloatArray = NDArray[np.float64]
 coarse = st.integers(0, 4).map(float)  # few values: ties everywhere
 
 
-def all_of(values: FloatArray) -> NDArray[np.bool_]:
+def all_of(values: FloatArray) -> BoolArray:
     return np.ones(values.shape, dtype=np.bool_)
 
 
