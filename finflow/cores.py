@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -44,15 +45,8 @@ def share_cores() -> None:
 
 
 @contextmanager
-def forked(part: Callable[[], R], fills_core: bool = False) -> Iterator[Callable[[], R]]:
-    """Run a function in a forked process while the block runs, on a second core where one is free.
-
-    Parameters
-    ----------
-    part : callable
-        Its changes to objects stay in the other process.
-    fills_core : bool
-        Use one core alone in the block: the other process works for about as long.
+def forked(part: Callable[[], R]) -> Iterator[Callable[[], R]]:
+    """Run a function, whose changes stay there, in a forked process while the block runs: on a second core, if free.
 
     Yields
     ------
@@ -60,21 +54,63 @@ def forked(part: Callable[[], R], fills_core: bool = False) -> Iterator[Callable
         Returns the result of ``part``, after the block. Where the process failed or hangs, or where processes cannot be
         forked or have no core of their own, it calls ``part`` in this process, which may raise.
     """
-    global _shared
     results: list[R] = []
     calls: ForkedCalls[None, R] | None = ForkedCalls.start(lambda _: part())
     if calls is None:
         yield part
         return
     calls.begin(None)
-    before, _shared = _shared, _shared or fills_core
     try:
         yield lambda: results[0] if results else part()
         with suppress(EOFError):  # the process ended without a result
             results.append(calls.result())
     finally:
+        calls.end()
+
+
+@contextmanager
+def shared_with_fork(part: Callable[[int], R], count: int) -> Iterator[Callable[[], list[R]]]:
+    """Call a function of 0, 1, ... in a forked process while the block runs, then from the last one on here as well.
+
+    The block has one core to itself, and forks no further. Whichever process makes a call, its result is the same.
+
+    Yields
+    ------
+    callable
+        Returns the results in order, after the block. Calls that the process did not finish are made here.
+    """
+    global _shared
+    found: dict[int, R] = {}
+    left = deque(range(count))
+    calls: ForkedCalls[int, R] | None = ForkedCalls.start(part)
+
+    def take_first(process: ForkedCalls[int, R]) -> None:
+        with suppress(EOFError, IndexError):
+            while True:
+                number = left.popleft()
+                process.send(number)
+                kind, result = process.receive()
+                if kind == "error":  # made again here, where it raises
+                    return
+                found[number] = result
+
+    if calls is None:
+        yield lambda: [part(number) for number in range(count)]
+        return
+    began, before, _shared = time.monotonic(), _shared, True
+    waiting = threading.Thread(target=take_first, args=(calls,), daemon=True)
+    waiting.start()
+    try:
+        yield lambda: [found[number] if number in found else part(number) for number in range(count)]
+        with suppress(IndexError):
+            while True:
+                number = left.pop()
+                found[number] = part(number)
+        waiting.join(TIMEOUT + 10.0 * (time.monotonic() - began))
+    finally:
         _shared = before
         calls.end()
+        waiting.join()
 
 
 def _may_fork() -> bool:

@@ -45,7 +45,7 @@ PARTS = {
     "offline phase": "finflow.training.trainer:pretrain",
     "fitted Q evaluation": "finflow.training.phases.pretrain:fitted_q_value",
     "online phase, the rest": "finflow.training.trainer:finetune",
-    "pretraining for the evidence": "finflow.training.phases.pretrain:_pretrain_blocks",
+    "pretraining for the evidence": "finflow.training.phases.pretrain:_pretrain_block",
     "predictions of mirrored bars": "finflow.training.phases.finetune:with_mirrors",
     "steps of portfolios": "finflow.training.phases.finetune:step_portfolios",
     "online updates": "finflow.training.phases.finetune:update_group",

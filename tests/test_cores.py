@@ -126,10 +126,46 @@ class TestForked:
         assert not multiprocessing.active_children()
 
 
-def test_the_second_core_is_left_to_a_process_that_fills_it(two_cores: None) -> None:
-    """Three processes would take turns on two cores."""
-    with cores.forked(lambda: 3, fills_core=True) as other:
-        assert forked(_process) == os.getpid()
-    assert other() == 3
-    with cores.forked(lambda: 3):
-        assert forked(_process) != os.getpid()
+class TestSharedWithFork:
+    """Calls are shared out between two processes, and come back in order."""
+
+    def test_the_block_keeps_its_core_and_then_takes_calls_from_the_end(self, two_cores: None) -> None:
+        """Three processes would take turns on two cores; and the other's first call may last longer than the block."""
+        of_here, of_other = multiprocessing.Pipe()
+        here = os.getpid()
+
+        def part(number: int) -> tuple[int, int]:
+            if os.getpid() != here:
+                of_other.send("begun")
+                of_other.recv()
+            elif number == 1:
+                of_here.send("none is left")
+            return number, os.getpid()
+
+        with cores.shared_with_fork(part, 3) as found:
+            assert forked(_process) == here
+            of_here.recv()
+        numbers, processes = zip(*found(), strict=True)
+        assert numbers == (0, 1, 2)
+        assert processes[0] != here
+        assert processes[1:] == (here, here)
+        with cores.forked(lambda: 3):
+            assert forked(_process) != here
+
+    def test_calls_of_a_process_that_dies_are_made_here(self, two_cores: None) -> None:
+        here = os.getpid()
+
+        def part(number: int) -> int:
+            if os.getpid() != here:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return number
+
+        with cores.shared_with_fork(part, 3) as found:
+            pass
+        assert found() == [0, 1, 2]
+
+    def test_what_fails_there_fails_here(self, two_cores: None) -> None:
+        with cores.shared_with_fork(lambda number: 1 // number, 1) as found:
+            time.sleep(0.1)
+        with pytest.raises(ZeroDivisionError):
+            found()

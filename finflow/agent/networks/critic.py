@@ -137,16 +137,20 @@ class ValueNetwork(nn.Module):
 
     def forward(self, states: States) -> Tensor:
         """V, (batch,)."""
-        return self.both(states)[0]
+        encoding = self.encoder(states)
+        value: Tensor = self.own(encoding.state, _current_inputs(encoding, states))
+        return value
 
     def of_behaviour(self, states: States) -> Tensor:
         """V_mu, (batch,)."""
-        return self.both(states)[1]
+        encoding = self.encoder(states)
+        value: Tensor = self.behaviour(encoding.state, _current_inputs(encoding, states))
+        return value
 
     def both(self, states: States) -> tuple[Tensor, Tensor]:
         """V and V_mu, each (batch,), from one encoding."""
         encoding = self.encoder(states)
-        inputs = HeadInputs.of(encoding, states, states.weights.unsqueeze(1))
+        inputs = _current_inputs(encoding, states)
         return self.own(encoding.state, inputs), self.behaviour(encoding.state.detach(), inputs.detach())
 
 
@@ -160,3 +164,7 @@ class _StateHead(nn.Module):
         """The value, (batch,), of one portfolio for each of the batch."""
         value: Tensor = self.readout(self.head(state, inputs))[0, :, 0]
         return value
+
+
+def _current_inputs(encoding: Encoding, states: States) -> HeadInputs:
+    return HeadInputs.of(encoding, states, states.weights.unsqueeze(1))

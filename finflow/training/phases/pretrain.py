@@ -7,7 +7,6 @@ pretrained without a block of years, in that block; and the blocks' learners beg
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +24,7 @@ from finflow.agent.losses.off_policy_losses import bellman_target, mean_loss
 from finflow.agent.losses.quantiles import needs_quantiles
 from finflow.agent.networks.critic import ValueNetwork
 from finflow.config import Config
-from finflow.cores import forked
+from finflow.cores import shared_with_fork
 from finflow.offline.dataset import OfflineDataset, episode_ends, lambda_returns
 from finflow.training.checkpoints.checkpoint_reader import OFFLINE
 from finflow.training.data.mirrored_growth import with_mirrored_bars
@@ -247,9 +246,8 @@ def pretrain(run: TrainingRun) -> dict[str, float]:
 def pretraining_in_parallel(run: TrainingRun) -> Iterator[None]:
     """Pretrain without each block in another process while the code block runs, into ``run.pretrained_blocks``.
 
-    The offline phase's update of small networks is mostly calls, which a second thread makes hardly faster. Where the
-    blocks take more than half of all epochs, this process takes the last of them after the code block. The results have
-    the same bits as in one process. Nothing is pretrained where no epochs are configured, or once learners have begun.
+    After the code block this process takes blocks as well. The results have the same bits as in one process. Nothing is
+    pretrained where no epochs are configured, or once learners have begun.
     """
     counters, each = run.state.counters, run.config.fold_epochs
     if each == 0 or counters.vector_step > 0 or run.pretrained_blocks:
@@ -257,41 +255,31 @@ def pretraining_in_parallel(run: TrainingRun) -> Iterator[None]:
         return
     blocks = training_blocks(run.config, run.training_data)
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {each} epochs each")
-    beside = run.config.offline_epochs if counters.phase == OFFLINE else 0
-    others = min(math.ceil((beside / each + len(blocks)) / 2), len(blocks))
-    with forked(partial(_pretrain_blocks, run, blocks, range(others)), fills_core=True) as first:
+    with shared_with_fork(partial(_pretrain_block, run, blocks), len(blocks)) as networks:
         yield
-        last = _pretrain_blocks(run, blocks, range(others, len(blocks)))
-    run.pretrained_blocks = [*first(), *last]
+    run.pretrained_blocks = networks()
 
 
-def _pretrain_blocks(run: TrainingRun, blocks: Sequence[Block], numbers: range) -> list[Networks]:
-    """Networks of learners that were pretrained without some of the blocks."""
-    if not numbers:
-        return []
+def _pretrain_block(run: TrainingRun, blocks: Sequence[Block], number: int) -> Networks:
+    """Networks of a learner that was pretrained without one of the blocks."""
     market = normalised(learning_market(run, with_families=True), None, run.dataset)
-    found = []
-    for number in numbers:
-        seed = run.config.train.seed + BLOCKS_PURPOSE + number
-        keys = {"offline_training_epochs": run.config.fold_epochs, "seed": seed}
-        config = run.config.model_copy(update={"train": run.config.train.model_copy(update=keys)})
-        networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, BLOCKS_PURPOSE))
-        learner = METHODS[config.offline.method](networks, config.bcell, run.device)
-        segments, learned = blocks[number].learned, transitions_outside(run.dataset, blocks[number])
-        learner.advantage_scale = measure_decision_scale(market, learner.policy, run.config, segments)
-        returns = torch.zeros(len(learned), device=run.device)
-        learning = OfflineLearning(learner, learned, market, config, segments, returns)
-        noise = seeded(seed, BLOCKS_PURPOSE + 1, run.device)
-        for done in range(learning.epochs.total):
-            learning.update(done, noise)
-        found.append(
-            {
-                f"{network}/{name}": tensor.detach().cpu().numpy().copy()
-                for network in NETWORKS
-                for name, tensor in getattr(learner, network).state_dict().items()
-            }
-        )
-    return found
+    seed = run.config.train.seed + BLOCKS_PURPOSE + number
+    keys = {"offline_training_epochs": run.config.fold_epochs, "seed": seed}
+    config = run.config.model_copy(update={"train": run.config.train.model_copy(update=keys)})
+    networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, BLOCKS_PURPOSE))
+    learner = METHODS[config.offline.method](networks, config.bcell, run.device)
+    segments, learned = blocks[number].learned, transitions_outside(run.dataset, blocks[number])
+    learner.advantage_scale = measure_decision_scale(market, learner.policy, run.config, segments)
+    returns = torch.zeros(len(learned), device=run.device)
+    learning = OfflineLearning(learner, learned, market, config, segments, returns)
+    noise = seeded(seed, BLOCKS_PURPOSE + 1, run.device)
+    for done in range(learning.epochs.total):
+        learning.update(done, noise)
+    return {
+        f"{network}/{name}": tensor.detach().cpu().numpy().copy()
+        for network in NETWORKS
+        for name, tensor in getattr(learner, network).state_dict().items()
+    }
 
 
 def fitted_q_value(learning: OfflineLearning) -> float:

@@ -154,15 +154,15 @@ def test_pretraining_during_the_offline_phase_changes_no_bit(
     keys |= {"train__online_episodes": 2, "train__reward_normalization__enabled": True}
     alone = train_through(tiny(**keys))
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    pretrain, here, learned_here = pretraining._pretrain_blocks, os.getpid(), []
+    pretrain, here, learned_here = pretraining._pretrain_block, os.getpid(), []
 
     def pretrain_or_fail(*arguments: Any) -> Any:
-        learned_here.extend(arguments[-1])  # in the other process a copy is written to
+        learned_here.append(arguments[-1])  # in the other process a copy is written to
         if fails and os.getpid() != here:
             raise RuntimeError
         return pretrain(*arguments)
 
-    monkeypatch.setattr(pretraining, "_pretrain_blocks", pretrain_or_fail)
+    monkeypatch.setattr(pretraining, "_pretrain_block", pretrain_or_fail)
     beside = FinFlowTrainer(tiny(**keys))
     with pretraining.pretraining_in_parallel(beside._begin()):
         beside.train_iql()
