@@ -16,12 +16,18 @@ from finflow.agent.networks.critic import NetworkShape
 from finflow.config import BCellConfig
 
 FEATURES, MARKET = 7, 4
+MakeBatch = Callable[..., Batch]
+MakeStates = Callable[[int, int, int], States]
 
 
 @pytest.fixture
 def shape() -> NetworkShape:
     """Networks for six features and the listing flag."""
     return NetworkShape(FEATURES, MARKET, 32, ((0,), (1, 2), (3,), (4,), (5, 0)))
+
+
+#: Networks whose experts all see the first feature, which says what an asset pays where something is to be learned.
+TO_LEARN = NetworkShape(FEATURES, MARKET, 32, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
 
 
 def draw_states(size: int, n_assets: int, seed: int) -> States:
@@ -35,13 +41,13 @@ def draw_states(size: int, n_assets: int, seed: int) -> States:
 
 
 @pytest.fixture
-def make_states() -> Callable[[int, int, int], States]:
+def make_states() -> MakeStates:
     """``draw_states``."""
     return draw_states
 
 
 @pytest.fixture
-def make_batch() -> Callable[..., Batch]:
+def make_batch() -> MakeBatch:
     """Random transitions: ``make_batch(size, n_assets, seed)``."""
 
     def make(size: int = 16, n_assets: int = 4, seed: int = 0) -> Batch:
@@ -88,6 +94,12 @@ def coverage(size: int = 16, n_weights: int = 5, proposals: int = 3, seed: int =
 def parameters(*modules: torch.nn.Module) -> torch.Tensor:
     """All parameters in one vector."""
     return torch.cat([parameter.detach().flatten() for module in modules for parameter in module.parameters()])
+
+
+def held_of_the_best(batch: Batch, portfolios: torch.Tensor) -> torch.Tensor:
+    """What portfolios (batch, ..., K) hold of the asset with the highest first feature, which pays one."""
+    best = batch.states.assets[..., 0].argmax(dim=1)
+    return portfolios[torch.arange(len(best)), ..., best]
 
 
 def with_choices(batch: Batch, count: int = 4, seed: int = 7) -> Batch:

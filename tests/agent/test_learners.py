@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,18 +23,23 @@ from finflow.agent.losses.off_policy_losses import advantage_weights, expectile_
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape
 from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig
-from tests.agent.conftest import CPU, coverage, generator, make_iql as iql_of, parameters, with_choices
+from tests.agent.conftest import (
+    CPU,
+    TO_LEARN,
+    MakeBatch,
+    coverage,
+    generator,
+    held_of_the_best,
+    make_iql,
+    parameters,
+    with_choices,
+)
 
-MakeBatch = Callable[..., Batch]
 CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3, iql_extraction="awr")
 
 
-def make_iql(shape: NetworkShape, config: BCellConfig = CONFIG) -> IQL:
-    return iql_of(shape, config)
-
-
 def test_seeding_is_exact(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch, iql = make_batch(), make_iql(shape)
+    batch, iql = make_batch(), make_iql(shape, CONFIG)
     for _ in range(3):
         iql.update(batch, 0.5, generator())
     iql.advantage_scale = 0.05
@@ -59,8 +63,7 @@ def test_cloning_is_iql_without_preference(shape: NetworkShape, make_batch: Make
     other = BehaviourCloning(portfolio_networks(shape, CONFIG, generator()), CONFIG, CPU)
     one.update(batch, 0.0, generator())
     other.update(batch, 0.0, generator())
-    for ours, theirs in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    assert torch.equal(parameters(one.policy), parameters(other.policy))
 
 
 def test_td3bc_moves_the_policy_at_every_second_update(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -86,35 +89,27 @@ def test_critics_learn_the_same_with_the_actor_and_without_which_leaves_the_poli
     assert torch.equal(*learned)
 
 
-def bandit(batch: Batch, portfolio: torch.Tensor) -> torch.Tensor:
-    """Reward of a one-step problem: whatever is held of the asset with the highest first feature pays one."""
-    best = batch.states.assets[..., 0].argmax(dim=1)
-    return portfolio.gather(1, best.unsqueeze(1)).squeeze(1)
-
-
 @pytest.mark.timeout(120)
 def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) -> None:
-    shape = NetworkShape(7, 4, 32, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
     sizes = {"hidden_dim": 32, "n_quantiles": 4, "cql_samples": 1, "actor_lr": 1e-2, "critic_lr": 1e-2}
     free = {"cql_alpha": 0.01, "alpha_init": 0.01, "alpha_mode": "fixed", "anchor": AnchorConfig(weight=0.0)}
     config = BCellConfig(**sizes, **free, iql_temperature=30.0)
-    iql = make_iql(shape, config)
-    test = make_batch(256, 4, seed=10_000)
+    iql, test = make_iql(TO_LEARN, config), make_batch(256, 4, seed=10_000)
 
     def value(policy: torch.nn.Module, states: States) -> float:
         with torch.no_grad():
-            return bandit(test, policy(states).distribution.centre()).mean().item()
+            return held_of_the_best(test, policy(states).distribution.centre()).mean().item()
 
     def data(seed: int) -> Batch:
         batch = make_batch(64, 4, seed=seed)
-        return batch._replace(rewards=bandit(batch, batch.actions), terminated=torch.ones(64))
+        return batch._replace(rewards=held_of_the_best(batch, batch.actions), terminated=torch.ones(64))
 
     untrained = value(iql.policy, test.states)
     for update in range(300):
         iql.update(data(update), 0.0, generator())
     offline = value(iql.policy, test.states)
-    behaviour = bandit(test, test.actions).mean().item()
-    agent = BCell(shape, config, generator(1), CPU)
+    behaviour = held_of_the_best(test, test.actions).mean().item()
+    agent = BCell(TO_LEARN, config, generator(1), CPU)
     agent.seed_from(iql)
     for update in range(100):
         agent.update_sac(data(1000 + update), coverage(64, 5, 1), generator(update), update)

@@ -7,7 +7,6 @@ without.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,18 +18,12 @@ from finflow.agent.learners import bcell, soft_actor_critic
 from finflow.agent.learners.offline_learner import IQL, TD3BC, BehaviourCloning, portfolio_networks
 from finflow.agent.losses.off_policy_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.distributions import (
-    LogisticNormal,
-    kl_per_dimension,
-    log_ratio_entropy,
-    log_ratios,
-)
+from finflow.agent.networks.distributions import LogisticNormal, kl_per_dimension, log_ratio_entropy, log_ratios
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.config import BCellConfig
-from tests.agent.conftest import CPU, SMALL, coverage, generator, make_agent, with_choices
+from tests.agent.conftest import CPU, SMALL, MakeBatch, coverage, generator, make_agent, with_choices
 
-MakeBatch = Callable[..., Batch]
 MORE, FIRST = 2, 1  # assets that are not listed, and the place of the first of them among the others
 
 

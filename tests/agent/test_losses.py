@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.off_policy_losses import (
     CoverageProposals,
@@ -37,7 +35,7 @@ from finflow.agent.losses.quantiles import (
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.config import AnchorConfig, BCellConfig, load_config
 from finflow.errors import ConfigError
-from tests.agent.conftest import CPU, generator
+from tests.agent.conftest import CPU, MakeBatch, generator
 
 DOUBLE = torch.float64
 
@@ -97,7 +95,7 @@ def test_the_loss_of_several_actions_is_its_formula() -> None:
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(shape, generator=generator(seed), dtype=DOUBLE)
 
 
 def test_advantage_weights_are_clipped_at_a_hundred() -> None:
@@ -245,7 +243,7 @@ def test_a_measure_needs_a_distribution_and_units_that_stay() -> None:
         load_config(None, {"bcell.risk_measure": "wang", "train.reward_normalization.enabled": True}, {})
 
 
-def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bool = False) -> float:
+def held_of_the_risky(make_batch: MakeBatch, measure: str, excess: bool = False) -> float:
     """Weight that an agent learns to aim at, of an asset that pays 1 with a deviation of 3, beside one that pays 0.6.
 
     One step; two assets, no costs. ``excess``: rewards beside a reference that carries the same risk.
@@ -290,7 +288,7 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
 
 @pytest.mark.learning
 @pytest.mark.timeout(300)
-def test_risk_measures_change_what_is_held_where_risk_and_return_trade_off(make_batch: Callable[..., Batch]) -> None:
+def test_risk_measures_change_what_is_held_where_risk_and_return_trade_off(make_batch: MakeBatch) -> None:
     """The risky asset pays more on average; its worst quarter is far worse: fear leaves it, and greed does not.
 
     In excess of what the risky asset pays it has no risk at all; the measure still sees what it costs.

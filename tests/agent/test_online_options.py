@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +25,19 @@ from finflow.agent.networks.distributions import (
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
-from tests.agent.conftest import CPU, SMALL, coverage, generator, make_agent as agent_of, parameters, with_choices
+from tests.agent.conftest import (
+    CPU,
+    SMALL,
+    TO_LEARN,
+    MakeBatch,
+    coverage,
+    generator,
+    held_of_the_best,
+    make_agent as agent_of,
+    parameters,
+    with_choices,
+)
 
-MakeBatch = Callable[..., Batch]
 PLAIN = {"anchor": AnchorConfig(weight=0.0)}
 
 
@@ -183,40 +192,24 @@ def test_the_penalty_lowers_the_values_of_portfolios_that_no_one_chose(
     assert excess[0] > excess[1] + 0.005 > excess[2] + 0.01, excess
 
 
-def earned(batch: Batch, portfolios: torch.Tensor) -> torch.Tensor:
-    """What portfolios (batch, P, K) hold of the asset with the highest first feature, (batch, P)."""
-    best = batch.states.assets[..., 0].argmax(dim=1)
-    return portfolios.gather(-1, best.view(-1, 1, 1).expand(-1, portfolios.shape[1], 1))[..., 0]
-
-
 def test_an_agent_learns_to_hold_what_pays_from_the_outcomes_of_several_actions(make_batch: MakeBatch) -> None:
     """One step; whatever is held of the asset with the highest first feature pays one. A random portfolio earns .2."""
-    shape = NetworkShape(7, 4, 32, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
     options = {"actor_lr": 1e-2, "critic_lr": 1e-2, "alpha_init": 0.01, "alpha_mode": "fixed", "cql_alpha": 0.5}
-    agent, noise = make_agent(shape, **options), generator(3)
+    agent, noise = make_agent(TO_LEARN, **options), generator(3)
     agent.advantage_scale = 0.1  # the deviation of what random portfolios earn of such a state
 
     for update in range(90):
         batch = with_choices(make_batch(32, seed=update), seed=update)
         choices = batch.outcomes
-        choices = choices._replace(rewards=earned(batch, choices.actions), terminated=torch.ones(32, 4))
+        choices = choices._replace(rewards=held_of_the_best(batch, choices.actions), terminated=torch.ones(32, 4))
         agent.update_sac(batch._replace(choices=choices), coverage(32), noise, update, total=90)
     test = make_batch(256, seed=10_000)
     with torch.no_grad():
         held = agent.policy(test.states).distribution.centre()
-        before = make_agent(shape, **options).policy(test.states).distribution.centre()
-    found = [earned(test, portfolios.unsqueeze(1)).mean().item() for portfolios in (before, held)]
+        before = make_agent(TO_LEARN, **options).policy(test.states).distribution.centre()
+    found = [held_of_the_best(test, portfolios).mean().item() for portfolios in (before, held)]
     assert found[0] < 0.25
     assert found[1] > 0.75  # seen: .88
-
-
-CONFIG = BCellConfig(
-    hidden_dim=32,
-    n_quantiles=8,
-    cql_samples=2,
-    actor_lr=3e-3,
-    anchor=AnchorConfig(weight=0.0),
-)
 
 
 def test_the_divergence_is_that_of_two_normals() -> None:
@@ -268,10 +261,8 @@ def test_the_average_is_what_a_hand_computes(shape: NetworkShape, kind: str) -> 
 
 
 def test_the_average_decides_and_the_policy_explores(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    config = CONFIG.model_copy(update={"averaging": AveragingConfig(kind="swa", start=0.0)})
-    agent = BCell(shape, config, generator(), CPU)
-    states = make_batch().states
-    agent.seed_from(IQL(portfolio_networks(shape, CONFIG, generator(3)), CONFIG, CPU))
+    agent, states = make_agent(shape, averaging=AveragingConfig(kind="swa", start=0.0)), make_batch().states
+    agent.seed_from(IQL(portfolio_networks(shape, agent.config, generator(3)), agent.config, CPU))
     with torch.no_grad():
         same = agent.decide(states).centre
         torch.testing.assert_close(same, agent.policy(states).centre)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from finflow.agent.batch import Batch, States
+from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
@@ -23,7 +22,7 @@ from finflow.agent.networks.policy_ensemble import (
     joined_readings,
 )
 from finflow.config import AveragingConfig, BCellConfig
-from tests.agent.conftest import CPU, coverage, generator, make_agent
+from tests.agent.conftest import CPU, MakeBatch, MakeStates, coverage, generator, make_agent
 
 ASSETS, FEATURES, MARKET = 6, 8, 3
 SHAPE = NetworkShape(FEATURES + 1, MARKET, 64, tuple((column, FEATURES) for column in range(5)))
@@ -141,10 +140,6 @@ def test_tensors_of_other_policies_are_refused() -> None:
     del tensors["members.1.gate.bias"]
     with pytest.raises(RuntimeError, match=r"gate\.bias"):
         FrozenPolicy.from_tensors(make_members(1)[0], tensors)
-
-
-MakeBatch = Callable[..., Batch]
-MakeStates = Callable[[int, int, int], States]
 
 
 def deployed(shape: NetworkShape, blend: Blend, members: int = 0) -> BCell:

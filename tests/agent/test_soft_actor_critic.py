@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,7 @@ from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.agent.networks.distributions import log_ratio_entropy
 from finflow.agent.networks.layers import EnsembleReadout
 from finflow.config import BCellConfig
-from tests.agent.conftest import CPU, SMALL, coverage, generator, make_agent, parameters, with_choices
-
-MakeBatch = Callable[..., Batch]
+from tests.agent.conftest import CPU, SMALL, MakeBatch, coverage, generator, make_agent, parameters, with_choices
 
 
 @pytest.mark.parametrize("horizon", [0, 1, 5])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,8 +20,8 @@ from finflow.agent.learners.offline_learner import IQL, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import BCellConfig
+from tests.agent.conftest import MakeBatch
 
-MakeBatch = Callable[..., Batch]
 UPDATES = 100
 CONFIG = BCellConfig(
     hidden_dim=16,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import html
 import io
 import json
 import os
@@ -20,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,8 +95,6 @@ BASE: dict[str, Any] = {
 
 GUARDED: dict[str, Any] = {
     "train.offline_episodes": 12,
-    "features.filters": "none",
-    "features.regimes": False,
     "train.offline_training_epochs": 2,
     "train.offline_batch_size": 32,
     "train.online_episodes": 12,
@@ -357,34 +355,14 @@ def read_json(path: Path) -> Artefacts:
 THIN = "\N{NARROW NO-BREAK SPACE}"
 SET_ANEW = ("overfitting/pbo",)  # numbers that stand before a thin space since they were kept
 
-
-class Shown(HTMLParser):
-    """The numbers on a page: where ``metrics.json`` has each, its value in full, and how it reads."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.numbers: list[list[str]] = []
-        self._open = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self._open = "data-path" in found
-        if self._open:
-            self.numbers.append([str(found["data-path"]), str(found["data-value"]), ""])
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.numbers[-1][2] += data
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open = False
+#: Of a number on a page: where ``metrics.json`` has it, its value in full, and how it reads.
+NUMBER = re.compile(r'data-path="([^"]*)" data-value="([^"]*)"[^>]*>([^<]*)')
 
 
 def read_page(path: Path) -> Artefacts:
     """Numbers of a page: how many, and a hash of all; one by one they are held to ``metrics.json`` by other tests."""
-    numbers = Shown(re.sub(r'"data:[^"]*"', '""', path.read_text("utf-8"))).numbers
-    numbers = [[key, value, text.replace(THIN, "") if key in SET_ANEW else text] for key, value, text in numbers]
+    found = [map(html.unescape, number) for number in NUMBER.findall(path.read_text("utf-8"))]
+    numbers = [[key, value, text.replace(THIN, "") if key in SET_ANEW else text] for key, value, text in found]
     return {path.name: {"count": len(numbers), "numbers": summary(np.array(numbers, dtype=np.str_))}}
 
 
@@ -398,26 +376,18 @@ def read_figures(folder: Path) -> Artefacts:
     }
 
 
-READERS: tuple[tuple[str, Callable[[Path], Artefacts]], ...] = (
-    ("manifest.json", read_json),
-    ("job.json", read_json),
-    ("training.json", read_json),
-    ("dataset.json", read_json),
-    ("metrics.jsonl", read_json),
-    ("events.jsonl", read_json),
-    ("reports/*.json", read_json),
-    ("reports/report.html", read_page),
-    ("reports/*.csv", read_table),
-    ("reports/*.parquet", read_table),
+READERS = {".json": read_json, ".jsonl": read_json, ".html": read_page, ".csv": read_table, ".parquet": read_table}
+COMPARED = (
+    *("manifest.json", "job.json", "training.json", "dataset.json", "metrics.jsonl", "events.jsonl"),
+    *("reports/*.json", "reports/report.html", "reports/*.csv", "reports/*.parquet"),
 )
 
 
 def read_run(run: Path, *checkpoints: str) -> Artefacts:
     """Everything that is compared of a run folder, with the checkpoints named."""
     found: Artefacts = {}
-    for pattern, read in READERS:
-        for path in sorted(run.glob(pattern)):
-            found |= read(path)
+    for path in (path for pattern in COMPARED for path in sorted(run.glob(pattern))):
+        found |= READERS[path.suffix](path)
     for name in checkpoints:
         found |= read_checkpoint(run / "models" / f"checkpoint_{name}.safetensors")
     return found | (read_figures(run / "reports") if (run / "reports").is_dir() else {})
