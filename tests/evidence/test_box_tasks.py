@@ -46,13 +46,7 @@ from scripts.evidence.box_tasks import (
     returns,
     small_config,
 )
-from scripts.evidence.on_policy_tasks import (
-    TASKS,
-    measure_task,
-    on_policy_table,
-    on_policy_variants,
-    train_peers,
-)
+from scripts.evidence.on_policy_tasks import TASKS, measure_task, on_policy_table, on_policy_variants, train_peers
 
 STEPS = 1800  # a tenth of what `make evidence` takes
 

@@ -8,15 +8,7 @@ import pytest
 import torch
 
 from finflow.config import Config
-from scripts.evidence.durability import (
-    FAULTS,
-    Whole,
-    faulty,
-    killed,
-    power_lost,
-    small_config,
-    undisturbed,
-)
+from scripts.evidence.durability import FAULTS, Whole, faulty, killed, power_lost, small_config, undisturbed
 from tests.short_trainings import MONTH_TO_VALIDATE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")

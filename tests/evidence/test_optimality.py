@@ -10,13 +10,7 @@ import pytest
 
 from finflow.config import Config, dump_config
 from finflow.errors import EvidenceError
-from scripts.evidence.optimality import (
-    limit_of,
-    optimality_table,
-    optimality_variants,
-    peers_on,
-    seconds_to,
-)
+from scripts.evidence.optimality import limit_of, optimality_table, optimality_variants, peers_on, seconds_to
 from scripts.evidence.results import ask_peer, run_missing
 from tests.short_trainings import SHORT
 
