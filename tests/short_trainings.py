@@ -85,9 +85,6 @@ TINY: dict[str, object] = {
 #: For audits, in keyword form: an episode of each source of behaviour data is enough to see what decided it.
 FEW_EPISODES: dict[str, object] = {"train__offline_episodes": 6, "env__episode_length": 10}
 
-#: For the evidence's small training, which has a year for it: playing the window is most of a training.
-MONTH_TO_VALIDATE: dict[str, object] = {"market.train_end": "2021-11-30"}
-
 
 def market_prices(
     seed: int = 3, bars: int = 700, changed_after: str | None = None, assets: Sequence[str] = "ABCD"

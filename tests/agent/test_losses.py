@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.off_policy_losses import (
     CoverageProposals,
@@ -243,6 +244,12 @@ def test_a_measure_needs_a_distribution_and_units_that_stay() -> None:
         load_config(None, {"bcell.risk_measure": "wang", "train.reward_normalization.enabled": True}, {})
 
 
+def told(states: States) -> States:
+    """States that say by their first feature which of two assets is the risky one."""
+    states.assets[:, :, 0] = torch.tensor([1.0, -1.0])
+    return states
+
+
 def held_of_the_risky(make_batch: MakeBatch, measure: str, excess: bool = False) -> float:
     """Weight that an agent learns to aim at, of an asset that pays 1 with a deviation of 3, beside one that pays 0.6.
 
@@ -266,24 +273,18 @@ def held_of_the_risky(make_batch: MakeBatch, measure: str, excess: bool = False)
     density = torch.full((64, 1), math.lgamma(3.0))
     for update in range(200):
         batch, draw = make_batch(64, 2, seed=update), generator(10_000 + update)
-        told = batch.both.assets.clone()
-        told[:, :, 0] = torch.tensor([1.0, -1.0])  # which of the two is the risky one
         luck = 1.0 + 3.0 * torch.randn(64, generator=draw)
         rewards = batch.actions[:, 0] * luck + 0.6 * batch.actions[:, 1]
         references = luck if excess else None
         batch = batch._replace(
-            both=batch.both._replace(assets=told),
+            both=told(batch.both),
             terminated=torch.ones(64),
             rewards=rewards - luck if excess else rewards,
             references=references,
         )
         agent.update_sac(batch, CoverageProposals(batch.actions[:, None], density), draw, update)
-    states = make_batch(64, 2, seed=99_999).both
-    told = states.assets.clone()
-    told[:, :, 0] = torch.tensor([1.0, -1.0])
     with torch.no_grad():
-        aims = agent.policy(states._replace(assets=told)).aim.mean(dim=0)
-    return float(aims[0])
+        return float(agent.policy(told(make_batch(64, 2, seed=99_999).both)).aim[:, 0].mean())
 
 
 @pytest.mark.learning

@@ -9,15 +9,14 @@ import torch
 
 from finflow.config import Config
 from scripts.evidence.durability import FAULTS, Whole, faulty, killed, power_lost, small_config, undisturbed
-from tests.short_trainings import MONTH_TO_VALIDATE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """A training of a few seconds."""
-    return small_config(tmp_path_factory.mktemp("durability"), MONTH_TO_VALIDATE)
+    """A training of a few seconds, with a month to validate on: playing a year of it is most of a training."""
+    return small_config(tmp_path_factory.mktemp("durability"), {"market.train_end": "2021-11-30"})
 
 
 @pytest.fixture(scope="module")

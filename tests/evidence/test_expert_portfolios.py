@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.config import load_config
 from finflow.evaluation.analysis.expert_traits import CLAIMS
 from finflow.training.judging.agent_strategy import named_portfolios, traits_on
 from finflow.training.trainer import FinFlowTrainer
+from tests.short_trainings import config_in
 
 #: The networks and the data of the demo, with updates enough for its experts to learn something.
-DEMO_SIZED = {
+DEMO_SIZED: dict[str, object] = {
     "market.test_end": "2016-06-30",
     "env.episode_length": 126,
     "train.offline_episodes": 60,
@@ -50,8 +50,7 @@ DEMO_SIZED = {
 @pytest.mark.usefixtures("quick_reports")
 def test_the_experts_of_a_trained_agent_are_what_they_are_called(tmp_path: Path) -> None:
     """On the embedded prices, after both phases: of the sleeve and with cash, and none of them mostly in cash."""
-    folders = {"output.logs_dir": str(tmp_path / "logs"), "output.offline_dir": str(tmp_path / "offline")}
-    trainer = FinFlowTrainer(load_config(None, {**DEMO_SIZED, **folders}, environ={}))
+    trainer = FinFlowTrainer(config_in(tmp_path, DEMO_SIZED))
     outcome = trainer.train()
     process, window = trainer.training_data.process, trainer.training_data.split.validation
     named = named_portfolios(trainer.policy, process, process.decision_bars(window))
@@ -71,7 +70,6 @@ def test_the_experts_of_a_trained_agent_are_what_they_are_called(tmp_path: Path)
     assert "Gate weights by market state" in outcome.report.read_text()
     assert set(reported["as_called"]) == set(CLAIMS)
     assert "Traits of the experts" in outcome.report.read_text()
-    fresh = FinFlowTrainer(load_config(None, {**DEMO_SIZED, **folders}, environ={}))
-    untrained = traits_on(fresh.policy, process, window)
+    untrained = traits_on(FinFlowTrainer(config_in(tmp_path, DEMO_SIZED)).policy, process, window)
     assert untrained is not None
     assert [name for name in CLAIMS if not untrained.holds(name, "sleeve")] != []

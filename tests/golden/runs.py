@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -251,15 +252,9 @@ def command(folder: Path, keys: Mapping[str, Any], *arguments: str) -> str:
     from finflow.cli import main
 
     path = write_configuration(folder / "run.yaml", keys)
-    said, before, own = io.StringIO(), dict(os.environ), _environment()
-    os.environ.clear()
-    os.environ.update(own)
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            status = main(["--mode", *arguments, "--config", str(path)])
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    said, own = io.StringIO(), mock.patch.dict(os.environ, _environment(), clear=True)
+    with own, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        status = main(["--mode", *arguments, "--config", str(path)])
     if status:
         raise RuntimeError(f"finflow ended with {status}: {said.getvalue()[-3000:]}")
     return said.getvalue()
@@ -538,11 +533,9 @@ def is_summary(content: Any) -> bool:
 def leaves(content: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Every value of a JSON with its name: keys and places joined by ``/``; an array's summary is one value."""
     inside = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else None
-    if inside is None or is_summary(content):
+    if not content or inside is None or is_summary(content):
         yield name, content
         return
-    if not content:
-        yield name, content
     for key, value in inside:
         yield from leaves(value, f"{name}/{key}" if name else str(key))
 

@@ -285,8 +285,7 @@ def test_the_best_is_kept_beside_the_newest_and_found_by_another_process(
 
 
 def test_a_checkpoint_without_a_reward_is_never_the_best() -> None:
-    loop = parts()
-    manager = CheckpointManager(None, None)
+    loop, manager = parts(), CheckpointManager(None, None)
     manager.save_checkpoint(0, *loop, metrics(reward=math.nan))
     with pytest.raises(CheckpointError, match="none was saved with a reward"):
         manager.load_best_checkpoint(*loop)
@@ -296,8 +295,7 @@ def test_a_checkpoint_without_a_reward_is_never_the_best() -> None:
 
 
 def test_the_next_time_an_older_checkpoint_is_taken() -> None:
-    loop = parts()
-    manager = CheckpointManager(None, None)
+    loop, manager = parts(), CheckpointManager(None, None)
     for step in (0, 100, 200):
         manager.save_checkpoint(step, *loop, metrics())
         learn(*loop)
@@ -307,9 +305,7 @@ def test_the_next_time_an_older_checkpoint_is_taken() -> None:
 
 
 def test_schedulers_of_ones_own_are_kept_too() -> None:
-    network = nn.Linear(1, 1)
-    scheduler = EntropyScheduler()
-    manager = CheckpointManager(None, None)
+    network, scheduler, manager = nn.Linear(1, 1), EntropyScheduler(), CheckpointManager(None, None)
     scheduler.step(7)
     manager.save_checkpoint(0, network, None, scheduler, metrics())
     scheduler.step(7)
@@ -318,8 +314,7 @@ def test_schedulers_of_ones_own_are_kept_too() -> None:
 
 
 def test_faults_are_one_line(tmp_path: Path) -> None:
-    loop = parts()
-    manager = CheckpointManager(None, None)
+    loop, manager = parts(), CheckpointManager(None, None)
     with pytest.raises(CheckpointError, match="no checkpoint to go back to"):
         manager.rollback(*loop)
     with pytest.raises(CheckpointError, match="no best checkpoint"):

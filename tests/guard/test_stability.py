@@ -225,19 +225,15 @@ def test_an_event_names_its_limit_and_is_json_also_where_its_value_is_not() -> N
     assert json.loads(json.dumps(row, allow_nan=False))["value"] == "nan"
 
 
-def test_an_update_without_figures_was_skipped() -> None:
+def test_an_update_without_figures_was_skipped_and_losses_are_meant_over_the_others() -> None:
     state = GuardState(Config())
     (event,) = state.check_update(7, {})
     assert (event.update, event.signal) == (7, "non_finite")
     assert state.check_update(8, {"q_loss": 2.0, "q": 0.5}) == []
     assert state.monitor.skipped == 0
     assert (state.collect(), state.collect()) == ({"critic": 2.0}, {})
-
-
-def test_the_loss_of_a_likelihood_is_that_of_a_mean_weight_of_one() -> None:
-    state = GuardState(Config())
-    state.check_update(1, {"actor_loss": 2.0, "mean_weight": 0.5})
-    state.check_update(2, {"actor_loss": 3.0, "mean_weight": 0.5})
+    for update, loss in enumerate((2.0, 3.0), start=9):  # that of a likelihood is counted for a mean weight of one
+        state.check_update(update, {"actor_loss": loss, "mean_weight": 0.5})
     assert state.collect()["actor"] == pytest.approx(5.0)
 
 
