@@ -40,30 +40,27 @@ def complaint(read: Callable[[], object]) -> str:
     return str(error.value)
 
 
+READERS: dict[str, Callable[[Path], object]] = {
+    "readings.jsonl": lambda path: readings_of(path, "p"),
+    "state.jsonl": HashedLog.read,
+    "held.json": lambda path: read_holdings(path, ("A",)),
+    "held.yaml": lambda path: read_holdings(path, ("A",)),
+    "config.yaml": lambda path: load_config(path, environ={}),
+    "fills.csv": lambda path: read_fills(path, ("A",)),
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "read"),
+    ("name", "text"),
     [
-        ("readings.jsonl", lambda path: readings_of(path, "p")),
-        ("state.jsonl", HashedLog.read),
-        ("held.json", lambda path: read_holdings(path, ("A",))),
-        ("held.yaml", lambda path: read_holdings(path, ("A",))),
+        *((name, f"{DEEP}]\n") for name in ("readings.jsonl", "state.jsonl", "held.json", "held.yaml")),
+        *(("config.yaml", text) for text in ('"output.a\\nb": 1', f"{'x' * 50_000}: 1", 'market: {source: "\\ud800"}')),
+        *(("fills.csv", f"ticker,shares,price{rows}") for rows in ("\rA,1,2\r", f"\nA,{'x' * 20_000},2\n")),
     ],
 )
-def test_deep_json_is_a_mistake_like_any_other(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
-    (tmp_path / name).write_text(f"{DEEP}]\n")
-    complaint(lambda: read(tmp_path / name))
-
-
-@pytest.mark.parametrize("text", ['"output.a\\nb": 1', f"{'x' * 50_000}: 1", 'market: {source: "\\ud800"}'])
-def test_a_mistake_in_a_configuration_is_one_short_line(text: str, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(text)
-    complaint(lambda: load_config(tmp_path / "c.yaml", environ={}))
-
-
-@pytest.mark.parametrize("text", ["ticker,shares,price\rA,1,2\r", f"ticker,shares,price\nA,{'x' * 20_000},2\n"])
-def test_fills_with_other_line_ends_and_long_cells_are_one_line(text: str, tmp_path: Path) -> None:
-    (tmp_path / "fills.csv").write_bytes(text.encode())
-    complaint(lambda: read_fills(tmp_path / "fills.csv", ("A",)))
+def test_deep_json_odd_line_ends_and_long_names_are_one_short_line(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(text.encode())
+    complaint(lambda: READERS[name](tmp_path / name))
 
 
 @pytest.mark.parametrize(

@@ -178,11 +178,8 @@ def test_a_pull_changes_gradients_and_no_decision(shape: NetworkShape, make_batc
     assert LEAST_PULL / rates.max().item() * 0.3 < ratio < LEAST_PULL / rates.min().item()  # part comes by the rate
 
 
-SEVERAL = BCellConfig(hidden_dim=32, n_quantiles=8)
-
-
 def make(method: type[OfflineLearner], shape: NetworkShape, **options: Any) -> OfflineLearner:
-    config = SEVERAL.model_copy(update=options)
+    config = BCellConfig(hidden_dim=32, n_quantiles=8, **options)
     learner = method(portfolio_networks(shape, config, generator()), config, CPU)
     learner.advantage_scale = 0.5
     return learner

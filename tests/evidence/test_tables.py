@@ -13,8 +13,7 @@ from finflow.training.off_policy.learners import online_updates
 from scripts.evidence import rollout_controls, rollouts
 from scripts.evidence.generalisation import CLASSICAL
 from scripts.evidence.preferences import MeanVarianceReward, preference_table
-
-PLANTED, PREFIX = rollouts.PLANTED, rollouts.PREFIX
+from scripts.evidence.rollouts import PLANTED
 
 
 def test_a_control_without_exact_decisions_has_as_many_updates() -> None:
