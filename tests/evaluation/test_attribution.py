@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.analysis.attribution import attribute, expert_shares, linked, section
-from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
+from finflow.evaluation.backtest import ComparisonContext, run_backtests
 from finflow.strategies.strategy import Information
-from tests.evaluation.made_up import backtest_of, context_of, process_of
+from tests.evaluation.made_up import backtest_of, context_of, process_of, returns_of
 
 EXPERTS = ("one", "two")
 WINDOW = range(300, 700)
@@ -76,10 +76,8 @@ def test_a_holding_is_shared_by_those_who_built_it() -> None:
         "trade_rate": np.array([0.5, 0.5]),
         "held": np.array([[0.0, 1.0], [0.5, 0.5]]),
     }
-    dates = np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]")
     weights = np.array([[0.5, 0.5], [0.75, 0.25]])
-    zeros = np.zeros(2)
-    run = Backtest("x", dates, zeros, zeros, zeros, zeros, weights, ("A", "cash"), explanation=reasons)
+    run = dataclasses.replace(returns_of("x", np.zeros(2)), weights=weights, explanation=reasons)
     shares = expert_shares(run)
     assert shares is not None
     np.testing.assert_allclose(shares[0, :, 0], [1.0, 0.0, 0.0])

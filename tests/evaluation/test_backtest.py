@@ -1,10 +1,11 @@
-"""A backtest is what the strategy would have had in money, recomputed here in shares and cash, on one core or two."""
+"""A backtest is what the strategy would have had in money: by a ledger of shares and cash, and by another library."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import bt
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,13 +18,14 @@ from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests, run_shared_backtests
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight, Optimised, SixtyForty
-from finflow.strategies.strategy import Information
-from tests.evaluation.made_up import process_on
+from finflow.strategies.online_selection import MeanReversion
+from finflow.strategies.strategy import Information, Strategy
+from tests.evaluation.made_up import process_of, process_on
 
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 WINDOW = range(30, 90)
 CASH = 2e-4
-RATE = 0.0015
+RATE = 0.0015  # 10 bp of commission and 5 bp of slippage, the defaults
 FIELDS = ("returns", "costs", "turnover", "weights", "rewards")
 
 
@@ -194,13 +196,6 @@ def test_sharing_changes_neither_results_nor_memos(second_core: bool, monkeypatc
         assert memo is None or all(np.array_equal(other.memo[key], value) for key, value in memo.items())
 
 
-def test_prices_after_the_window_decide_nothing() -> None:
-    process, other = made_process(), made_process()
-    other.growth[90:, :-1] *= 1.5
-    left, right = (run_backtests(world, WINDOW, [EqualWeight()])[0] for world in (process, other))
-    np.testing.assert_array_equal(left.returns, right.returns)
-
-
 @LAGS
 def test_equal_weight_pays_for_rebalancing_and_buy_and_hold_pays_once(lag: int) -> None:
     process = made_process(execution_lag=lag)
@@ -211,3 +206,51 @@ def test_equal_weight_pays_for_rebalancing_and_buy_and_hold_pays_once(lag: int) 
     assert held.costs[0] == pytest.approx(RATE / (1.0 + RATE), abs=1e-15)
     assert (held.costs[1:] == 0.0).all()
     assert (held.turnover[1:] == 0.0).all()
+
+
+# --- an independent backtester, given our share quantities, comes to our equity to the last digits that it keeps
+
+
+CAPITAL = 1_000_000.0
+
+
+class Orders(bt.Algo):
+    """Buys and sells given numbers of shares."""
+
+    def __init__(self, shares: pd.DataFrame) -> None:
+        super().__init__()
+        self.trades = shares.diff().fillna(shares.iloc[:1])
+
+    def __call__(self, target: Any) -> bool:
+        if target.now in self.trades.index:
+            for name, quantity in self.trades.loc[target.now].items():
+                if quantity != 0.0:
+                    target.transact(quantity, child=name)
+        return True
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("make", [EqualWeight, BuyAndHold, MeanReversion])
+def test_bt_with_our_shares_has_our_equity(make: type[Strategy], lag: int) -> None:
+    process = process_of(420, execution_lag=lag, initial_capital=CAPITAL)
+    window = range(280, 420)
+    (run,) = run_backtests(process, window, [make()])
+    bars = process.decision_bars(window)
+    before = CAPITAL * np.concatenate([[1.0], np.cumprod(1.0 + run.returns)[:-1]])
+    equity = before * (1.0 - run.costs)
+    prices = pd.DataFrame(process.panel.close, pd.DatetimeIndex(process.panel.dates), list(process.panel.assets)).iloc[
+        bars.start : bars.stop
+    ]
+    shares = equity[:, None] * run.weights[:, :-1] / prices
+    theirs = bt.Backtest(
+        bt.Strategy("theirs", [Orders(shares)], children=list(prices.columns)),
+        prices,
+        initial_capital=CAPITAL,
+        commissions=lambda quantity, price: RATE * abs(quantity) * price,
+        integer_positions=False,
+        progress_bar=False,
+    )
+    theirs.run()
+    np.testing.assert_allclose(theirs.strategy.values.loc[prices.index], equity, rtol=1e-9, atol=0)
+    assert len(equity) == 139
+    assert equity.max() / equity.min() > 1.05  # something happened

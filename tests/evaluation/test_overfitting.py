@@ -133,11 +133,6 @@ def test_figures_have_the_same_bits_whatever_the_number_of_threads() -> None:
     assert said[0] == said[1]
 
 
-def test_without_skill_the_choice_is_a_coin() -> None:
-    found = [overfitting(np.random.default_rng(seed).normal(0.0, 0.01, (640, 30)), 8).pbo for seed in range(60)]
-    assert abs(np.mean(found) - 0.5) < 0.08
-
-
 # --- choosing the best of several: what it is worth is that of CSCV, and of the tests that account for the choice
 
 
@@ -186,11 +181,6 @@ def test_the_best_of_many_without_skill_is_no_yes_though_alone_it_may_be() -> No
     assert best.verdict.dsr < alone.verdict.dsr
     assert best.verdict.spa.p_consistent > alone.verdict.spa.p_consistent
     assert best.verdict.beats_equal_weight == "not shown"
-
-
-def test_an_edge_survives_being_chosen() -> None:
-    best = judge_best(drawn(20, edge=8e-4), 0, RESAMPLING)
-    assert (best.name, best.verdict.beats_equal_weight) == ("trial 19", "yes")
 
 
 def test_the_difference_of_the_best_is_annual_by_the_bars_of_its_market() -> None:

@@ -20,6 +20,7 @@ from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.significance_tests import Tries
 from finflow.evaluation.statistics.verdict import judge
+from tests.evaluation.made_up import returns_of
 
 DAYS, WINDOWS = 250, 4
 RESAMPLING = Resampling(200, 10, 0)
@@ -30,10 +31,8 @@ def run_of(window: int, seed: int | None, edge: float = 0.0) -> Backtest:
     returns = np.random.default_rng(window).normal(4e-4, 0.01, DAYS)
     if seed is not None:
         returns = returns + np.random.default_rng(100 * seed + window + 50).normal(edge, 0.004, DAYS)
-    dates = np.datetime64("2010-01-01") + np.arange(window * DAYS, (window + 1) * DAYS)
-    nothing = np.zeros(DAYS)
-    name = "equal-weight" if seed is None else "agent"
-    return Backtest(name, dates, returns, nothing, nothing, nothing, np.full((DAYS, 2), 0.5), ("A", "cash"))
+    start = np.datetime64("2010-01-01") + window * DAYS
+    return returns_of("equal-weight" if seed is None else "agent", returns, str(start))
 
 
 def found_in(seeds: int, edge: float = 0.0) -> ProtocolPaths:

@@ -91,12 +91,6 @@ def test_the_expected_maximum_is_about_that_of_drawn_tries() -> None:
         assert expected_maximum(tries, 0.02**2) == pytest.approx(drawn, rel=0.03)
 
 
-def test_with_one_try_dsr_is_psr() -> None:
-    track = TrackRecord(0.05, 800, -0.4, 6.0)
-    assert track.dsr(1, 0.3) == track.psr()
-    assert track.dsr(2, 0.001) < track.psr()
-
-
 def test_psr_of_a_series_is_that_of_quantstats() -> None:
     returns = np.random.default_rng(3).standard_t(4, 700) * 0.008 + 4e-4
     theirs = qs.probabilistic_sharpe_ratio(pd.Series(returns, pd.bdate_range("2016-01-04", periods=700)))

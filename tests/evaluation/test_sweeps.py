@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from finflow import cores
-from finflow.arrays import FloatArray
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess, with_trading
 from finflow.evaluation.analysis import sweeps
@@ -19,8 +18,8 @@ from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtes
 from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel, Split
 from finflow.strategies.classical import BuyAndHold, EqualWeight, Momentum, Optimised
-from finflow.strategies.strategy import Information, Strategy
-from tests.evaluation.made_up import context_of, process_of, process_on
+from finflow.strategies.strategy import Strategy
+from tests.evaluation.made_up import Planned, context_of, process_of, process_on
 
 BARS, EDGE = 60, 2e-3
 LATE = range(30, BARS)
@@ -94,13 +93,9 @@ def test_a_fill_at_the_open_has_no_lag_of_zero() -> None:
     assert any("no lag of 0" in sentence for sentence in made.words)
 
 
-class Switcher:
+def switcher() -> Planned:
     """All in A on even days, all in B on odd ones."""
-
-    name = "switcher"
-
-    def decide(self, information: Information) -> FloatArray:
-        return np.eye(3)[information.step % 2]
+    return Planned([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]] * BARS)
 
 
 def by_turns(edge: float = EDGE, volume: float = 1e6, noise: float = 0.0, **env: Any) -> DecisionProcess:
@@ -120,12 +115,12 @@ def by_turns(edge: float = EDGE, volume: float = 1e6, noise: float = 0.0, **env:
     return process_on(panel, execution_lag=0, **{"commission_bps": 0.0, "slippage_bps": 0.0, **env})
 
 
-def judged(process: DecisionProcess, make: Callable[[], Strategy] = Switcher) -> ComparisonContext:
+def judged(process: DecisionProcess, make: Callable[[], Strategy] = switcher) -> ComparisonContext:
     """A strategy beside equal weight."""
     return ComparisonContext(process, LATE, {make().name: make, "equal-weight": EqualWeight}, ())
 
 
-def break_even(process: DecisionProcess, make: Callable[[], Strategy] = Switcher) -> float | None:
+def break_even(process: DecisionProcess, make: Callable[[], Strategy] = switcher) -> float | None:
     return break_even_bps(judged(process, make), mean_return, {})
 
 
@@ -161,11 +156,11 @@ def test_capacity_follows_from_the_square_root_law() -> None:
 
 def test_orders_that_cannot_be_paid_are_on_the_record() -> None:
     process = by_turns(volume=1e3, costs=CostsConfig(impact=10.0, slippage_linear_bps=10_000.0))
-    (switcher,) = run_backtests(process, LATE, [Switcher()])
-    assert switcher.refused is not None
-    assert switcher.refused.all()
-    assert (switcher.returns == 0.0).all()
-    (patient,) = run_backtests(by_turns(), LATE, [Switcher()])
+    (refused,) = run_backtests(process, LATE, [switcher()])
+    assert refused.refused is not None
+    assert refused.refused.all()
+    assert (refused.returns == 0.0).all()
+    (patient,) = run_backtests(by_turns(), LATE, [switcher()])
     assert patient.refused is None
 
 

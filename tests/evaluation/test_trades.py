@@ -9,7 +9,7 @@ import pytest
 from finflow.arrays import FloatArray
 from finflow.config import CostsConfig, TaxConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.analysis.account import after_tax, holdings, trades
+from finflow.evaluation.analysis.account import TaxedAccount, after_tax, holdings, trades
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import reinvest
@@ -121,17 +121,33 @@ def process_of(
     close: list[list[float]],
     cash: list[float] | None = None,
     halted: list[list[bool]] | None = None,
+    paid: list[list[float]] | None = None,
     **env: float,
 ) -> DecisionProcess:
-    """A market of these prices, at lag 0."""
+    """A market of these prices and dividends in money a share, at lag 0."""
+    days, names = np.array(dates, dtype="datetime64[D]"), ("A", "B")
+    fields = {"close": np.array(close, dtype=np.float64)}
+    if paid is not None:
+        fields = reinvest(fields, np.array(paid), days, names)
     panel = MarketPanel(
-        dates=np.array(dates, dtype="datetime64[D]"),
-        assets=("A", "B"),
-        close=np.array(close, dtype=np.float64),
+        dates=days,
+        assets=names,
         cash_returns=np.array(cash if cash is not None else [0.0] * len(dates)),
         halted=None if halted is None else np.array(halted),
+        **fields,
     )
     return process_on(panel, execution_lag=0, **env)
+
+
+def taxed(process: DecisionProcess, plan: list[list[float]]) -> TaxedAccount:
+    """The account after tax of a plan over all bars."""
+    window = range(process.panel.n_bars)
+    (run,) = run_backtests(process, window, [Planned(plan)])
+    return after_tax(process, window, run, TaxConfig())
+
+
+DATES = ["2019-12-30", "2019-12-31", "2020-06-30", "2021-01-04", "2021-02-01", "2021-03-01"]
+CLOSE = [[1.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0], [4.0, 1.0], [4.0, 1.0]]
 
 
 def test_a_ledger_by_hand() -> None:
@@ -148,12 +164,8 @@ def test_a_ledger_by_hand() -> None:
     #             (the interest of 10.10 came to hand in 2021)
     # 2021-02-01  4    1   0 %         holds cash                       1,923.90
     # 2021-03-01  4    1   0 %         the end: tax of 2021 is 20 % * 750 + 37 % * 10.10 = 153.737  -> 1,770.163
-    dates = ["2019-12-30", "2019-12-31", "2020-06-30", "2021-01-04", "2021-02-01", "2021-03-01"]
-    close = [[1.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0], [4.0, 1.0], [4.0, 1.0]]
-    process = process_of(dates, close, [0.0, 0.0, 0.02, 0.01, 0.0, 0.0], initial_capital=1000.0, **FREE)
-    plan = Planned([[0.5, 0.0, 0.5], [500 / 1510, 0.0, 1010 / 1510], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
-    (run,) = run_backtests(process, range(0, 6), [plan])
-    account = after_tax(process, range(0, 6), run, TaxConfig())
+    process = process_of(DATES, CLOSE, [0.0, 0.0, 0.02, 0.01, 0.0, 0.0], initial_capital=1000.0, **FREE)
+    account = taxed(process, [[0.5, 0.0, 0.5], [500 / 1510, 0.0, 1010 / 1510], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
     np.testing.assert_allclose(account.wealth, [1000.0, 1510.0, 2020.1, 1923.9, 1770.163], rtol=1e-12)
     assert account.paid == pytest.approx({2019: 0.0, 2020: 96.2, 2021: 153.737})
 
@@ -165,8 +177,7 @@ def test_costs_are_part_of_the_gains() -> None:
     process = process_of(
         dates, [[1, 1], [1, 1], [2, 1], [2, 1]], initial_capital=1000.0, commission_bps=100.0, slippage_bps=0.0
     )
-    (run,) = run_backtests(process, range(0, 4), [Planned([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])])
-    account = after_tax(process, range(0, 4), run, TaxConfig())
+    account = taxed(process, [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     assert account.wealth[-1] == pytest.approx(1960.396 - 0.37 * 960.396, abs=1e-3)
 
 
@@ -184,8 +195,7 @@ def test_without_tax_the_account_is_the_backtest_and_tax_waits_for_the_one_that_
 def test_an_asset_that_ends_is_sold_at_its_last_price() -> None:
     dates = ["2020-01-02", "2020-01-03", "2020-01-06", "2020-01-07", "2020-01-08"]
     process = process_of(dates, [[1, 1], [1, 1], [3, 1], [np.nan, 1], [np.nan, 1]], initial_capital=1000.0, **FREE)
-    (run,) = run_backtests(process, range(0, 5), [Planned([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])])
-    account = after_tax(process, range(0, 5), run, TaxConfig())
+    account = taxed(process, [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     assert account.wealth[-1] == pytest.approx(3000.0 - 0.37 * 2000.0)
 
 
@@ -195,9 +205,7 @@ def test_a_halted_asset_is_not_sold_to_keep_its_weight_after_tax() -> None:
     close = [[1.0, 1.0], [1.0, 1.0], [2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]
     halted = [[day == "2021-01-04", False] for day in dates]
     process = process_of(dates, close, halted=halted, initial_capital=1000.0, **FREE)
-    plan = Planned([[0.5, 0.0, 0.5], [1 / 3, 0.0, 2 / 3], [1 / 3, 0.0, 2 / 3]])
-    (run,) = run_backtests(process, range(0, 5), [plan])
-    account = after_tax(process, range(0, 5), run, TaxConfig())
+    account = taxed(process, [[0.5, 0.0, 0.5], [1 / 3, 0.0, 2 / 3], [1 / 3, 0.0, 2 / 3]])
     assert account.paid == pytest.approx({2019: 0.0, 2020: 0.37 * 250.0, 2021: 0.0})
 
 
@@ -213,17 +221,8 @@ def test_dividends_are_taxed_as_income_in_the_year_in_which_they_are_paid() -> N
     #             sells 500 A for 2,000: held 370 days, gain 1,500 long; all in cash
     # 2021-02-01  4    1   .90         holds cash                       2,613.00
     # 2021-03-01  4    1               the end: tax of 2021 is 20 % * 1,500 + 37 % * 50 = 318.50  -> 2,294.50
-    days = ["2019-12-30", "2019-12-31", "2020-06-30", "2021-01-04", "2021-02-01", "2021-03-01"]
-    dates = np.array(days, dtype="datetime64[D]")
-    close = np.column_stack([[1.0, 1.0, 2.0, 4.0, 4.0, 4.0], np.ones(6)])
-    paid = np.column_stack([[0.0, 0.5, 0.2, 0.1, 0.9, 0.0], np.zeros(6)])
-    names = ("A", "B")
-    panel = MarketPanel(
-        dates=dates, assets=names, cash_returns=np.zeros(6), **reinvest({"close": close}, paid, dates, names)
-    )
-    process = process_on(panel, execution_lag=0, initial_capital=1000.0, **FREE)
-    plan = Planned([[0.5, 0.0, 0.5], [1000 / 1600, 0.0, 600 / 1600], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
-    (run,) = run_backtests(process, range(0, 6), [plan])
-    account = after_tax(process, range(0, 6), run, TaxConfig())
+    paid = [[0.0, 0.0], [0.5, 0.0], [0.2, 0.0], [0.1, 0.0], [0.9, 0.0], [0.0, 0.0]]
+    process = process_of(DATES, CLOSE, paid=paid, initial_capital=1000.0, **FREE)
+    account = taxed(process, [[0.5, 0.0, 0.5], [1000 / 1600, 0.0, 600 / 1600], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
     np.testing.assert_allclose(account.wealth, [1000.0, 1600.0, 2650.0, 2613.0, 2294.5], rtol=1e-12)
     assert account.paid == pytest.approx({2019: 0.0, 2020: 37.0, 2021: 318.5})

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from finflow.cli import main
-from finflow.config import Config, dump_config
+from finflow.config import dump_config
 from finflow.errors import CheckpointError, OutputError
 from finflow.experiments.jobs.independent_trainings import (
     SeedJob,
@@ -39,6 +39,7 @@ from finflow.training.judging.evaluations import evaluate_agents
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
 from tests.commands import is_alive, refusal
+from tests.evaluation.made_up import Planned
 from tests.short_trainings import bits_of
 
 pytestmark = pytest.mark.usefixtures("quick_reports")
@@ -57,30 +58,22 @@ def quick_phases() -> None:
     """Shorten nothing: processes of their own, which no patch reaches, have to give the same bits."""
 
 
-def config_in(folder: Path) -> Config:
-    return small_config(folder, dict(QUICK))
-
-
 def runs_of(training: Training) -> list[Path]:
     return [path for path in training.folder.iterdir() if path.is_dir()]
-
-
-def run_trainings(job: SeedJob, where: ComputeResources | None = None) -> None:
-    train_all(job.trainings, {job.market: job.panel}, where)
 
 
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory: pytest.TempPathFactory, quick_reports: None) -> SeedJob:
     """A job that was done here, one agent after another, and judged."""
     folder = tmp_path_factory.mktemp("serial")
-    job = make_seed_job(config_in(folder), folder / "logs" / "job")
+    job = make_seed_job(small_config(folder, QUICK), folder / "logs" / "job")
     run_all([job])
     return job
 
 
 def copy(serial: SeedJob, folder: Path) -> SeedJob:
     """The same job elsewhere, with nothing done."""
-    return SeedJob(config_in(folder), serial.panel, folder / "logs" / "job")
+    return SeedJob(small_config(folder, QUICK), serial.panel, folder / "logs" / "job")
 
 
 def test_two_workers_one_of_them_killed_give_the_serial_run_bit_for_bit(
@@ -100,7 +93,7 @@ def test_two_workers_one_of_them_killed_give_the_serial_run_bit_for_bit(
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    run_trainings(job, ComputeResources(workers=2))
+    train_all(job.trainings, {job.market: job.panel}, ComputeResources(workers=2))
     killer.join(5.0)
     assert killed.is_set()
     assert "its process was killed (SIGKILL); it is done again" in capsys.readouterr().out
@@ -268,18 +261,8 @@ def test_agents_that_see_other_things_do_not_act_as_one(serial: SeedJob, tmp_pat
         load_agents([*resolve_run(serial.folder).find_agents(), dear], {})
 
 
-class Constant:
-    """Names one portfolio."""
-
-    def __init__(self, *weights: float) -> None:
-        self.name, self.weights = "constant", np.array(weights)
-
-    def decide(self, information: Information) -> np.ndarray:
-        return self.weights
-
-
 def test_an_ensemble_decides_by_the_mean_of_portfolios() -> None:
-    ensemble = EnsembleStrategy([Constant(1.0, 0.0, 0.0), Constant(0.0, 0.5, 0.5)])
+    ensemble = EnsembleStrategy([Planned([[1.0, 0.0, 0.0]]), Planned([[0.0, 0.5, 0.5]])])
     information = Information(0, np.ones((1, 2)), np.ones(2, dtype=bool), np.array([0.0, 0.0, 1.0]), {})
     assert ensemble.name == "ensemble of 2"
     np.testing.assert_array_equal(ensemble.decide(information), [0.5, 0.25, 0.25])

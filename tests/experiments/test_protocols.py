@@ -245,25 +245,23 @@ def test_what_cannot_be_trained_is_told(small: Callable[..., Config], changes: d
 EMBEDDED_BARS = 6550  # before the test window of the embedded market
 
 
-def bars_seen(fold: Fold) -> set[int]:
-    return {bar for piece in fold.pieces for bar in piece}
-
-
 @pytest.mark.parametrize("protocol", get_args(Protocol))
 @pytest.mark.parametrize("purge", [None, 0, 100])
 def test_a_training_sees_no_bar_that_it_is_judged_on(protocol: Protocol, purge: int | None) -> None:
     for fold in folds_of(protocol, EMBEDDED_BARS, ProtocolConfig(purge=purge)):
         for test in fold.tests:
-            assert not bars_seen(fold) & set(test)
+            assert not any(set(piece) & set(test) for piece in fold.pieces)
 
 
 def test_walk_forward_judges_the_bars_after_the_first_share_once_and_learns_only_from_the_past() -> None:
-    folds = folds_of("walk-forward", EMBEDDED_BARS, ProtocolConfig())
+    """A checkpoint is chosen by the last of the bars that are seen."""
+    folds = folds_of("walk-forward", EMBEDDED_BARS, ProtocolConfig(validation_share=0.1))
     judged = [bar for fold in folds for test in fold.tests for bar in test]
     assert judged == list(range(judged[0], EMBEDDED_BARS))
     assert EMBEDDED_BARS / 2 - 5 <= judged[0] - HISTORY <= EMBEDDED_BARS / 2 + 5
     for fold in folds:
         assert fold.pieces == (range(0, fold.tests[0].start - HISTORY),)
+        assert fold.validation == int(0.1 * len(fold.pieces[0]))
 
 
 def test_the_paths_of_purged_folds_each_judge_every_bar_once() -> None:
@@ -287,11 +285,6 @@ def test_after_a_judged_window_come_the_embargo_and_then_bars_that_are_history_a
     assert fold.pieces[0] == range(first.stop + 21, second.start - HISTORY)
     without = folds_of("cpcv", EMBEDDED_BARS, ProtocolConfig(purge=0, embargo=0))[1]
     assert without.pieces[0] == range(first.stop, second.start)
-
-
-def test_a_checkpoint_is_chosen_by_the_last_of_the_bars_that_are_seen() -> None:
-    fold = folds_of("walk-forward", EMBEDDED_BARS, ProtocolConfig(validation_share=0.1))[0]
-    assert fold.validation == int(0.1 * len(fold.pieces[0]))
 
 
 @pytest.mark.parametrize(

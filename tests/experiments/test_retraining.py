@@ -17,7 +17,6 @@ from hypothesis import given, strategies as st
 from finflow.cli import main
 from finflow.config import ProtocolConfig
 from finflow.errors import MarketError
-from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.jobs.retrain_results import NEW, OLD, ReplacementRule, measure_lead, retrain_schema
@@ -26,6 +25,7 @@ from finflow.training.checkpoints.checkpoint_reader import configuration_of
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 from tests.conftest import Page, check_numbers
+from tests.evaluation.made_up import returns_of
 from tests.short_trainings import SHORT, config_in, market_prices
 
 KEYS: dict[str, object] = {
@@ -210,13 +210,6 @@ def test_a_retraining_does_not_depend_on_what_it_is_judged_by(old: Path, tmp_pat
         first.old_data.process.panel.sha256 == second.old_data.process.panel.sha256
     )  # what the old agent's are fitted on
     assert first.folder != second.folder
-
-
-def returns_of(name: str, values: np.ndarray) -> Backtest:
-    count = len(values)
-    dates = np.datetime64("2010-01-01") + np.arange(count)
-    nothing = np.zeros(count)
-    return Backtest(name, dates, values, nothing, nothing, nothing, np.ones((count, 2)) / 2.0, ("A", "cash"))
 
 
 def test_without_a_true_lead_it_replaces_as_rarely_as_it_says() -> None:

@@ -21,7 +21,7 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from finflow.config import Config, TuneConfig, load_config
+from finflow.config import TuneConfig, load_config
 from finflow.config.loading import values_by_key
 from finflow.errors import ConfigError
 from finflow.evaluation.page.page_numbers import look_up
@@ -279,30 +279,22 @@ OFF_POLICY = {"bcell.alpha_init", "bcell.cql_alpha", "bcell.expansion", "bcell.t
 ON_POLICY = {"online.clip", "online.gae_lambda", "online.entropy_coefficient"}
 
 
-def of(algorithm: str) -> Config:
-    return load_config(None, {"online.algorithm": algorithm}, {})
-
-
 @pytest.mark.parametrize("algorithm", ["sac", "ppo", "trpo", "a2c"])
-def test_an_algorithm_is_searched_over_what_it_reads(algorithm: str) -> None:
-    space, read, other = space_of(of(algorithm)), OFF_POLICY, ON_POLICY
+def test_an_algorithm_is_searched_over_what_it_reads_around_its_defaults(algorithm: str) -> None:
+    """Every default lies in its range, so that a study can begin with the configuration as it is."""
+    config = load_config(None, {"online.algorithm": algorithm}, {})
+    space, read, other = space_of(config), OFF_POLICY, ON_POLICY
     if algorithm != "sac":
         read, other = other, read
     assert set(space) >= read | {"bcell.actor_lr", "bcell.critic_lr", "bcell.n_quantiles"}
     assert not set(space) & other
     assert list(space) == sorted(space)
-
-
-@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
-def test_every_default_lies_in_its_range(algorithm: str) -> None:
-    """So that a study can begin with the configuration as it is."""
-    config = of(algorithm)
     values = values_by_key(config)
-    for key, distribution in space_of(config).items():
-        assert isinstance(distribution, CategoricalDistribution | FloatDistribution | IntDistribution)
+    for key, distribution in space.items():
         if isinstance(distribution, CategoricalDistribution):
             assert values[key] in distribution.choices, key
         else:
+            assert isinstance(distribution, FloatDistribution | IntDistribution)
             assert distribution.low <= values[key] <= distribution.high, key
 
 

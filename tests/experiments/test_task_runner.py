@@ -54,10 +54,6 @@ def read(path: str) -> dict[str, Any]:
     return {"text": Path(path).read_text()}
 
 
-def use(package: str) -> dict[str, Any]:
-    return {"package": importlib.import_module(package)}
-
-
 def divide() -> dict[str, Any]:
     return {"value": 1 // 0}
 
@@ -117,7 +113,7 @@ def test_what_a_workers_machine_lacks_is_no_fault_in_finflow() -> None:
     with pytest.raises(OutputError, match=r"^t: mine\.csv: No such file or directory$"):
         run([Task("t", read, {"path": "mine.csv"})], TWO)
     with pytest.raises(OutputError, match=r"^t: the package nobody_has_it is not installed for .* on "):
-        run([Task("t", use, {"package": "nobody_has_it"})], TWO)
+        run([Task("t", importlib.import_module, {"name": "nobody_has_it"})], TWO)
 
 
 def test_a_fault_in_a_worker_comes_with_its_traceback() -> None:

@@ -229,7 +229,6 @@ def test_rewards_of_a_segment_sum_to_its_score(
 
 
 Learn = Callable[..., tuple[ExpertPolicy, LearningReport]]
-QUICK = {"learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +244,7 @@ def learn(small_data: TrainingData, cash_pairs: PairTensors) -> Learn:
 
     def learned(method: Method, **keys: float) -> tuple[ExpertPolicy, LearningReport]:
         policy = fresh(small_data)
-        own = small_data.config.preferences.policy.model_copy(update={**QUICK, **keys})
+        own = small_data.config.preferences.policy.model_copy(update={"learning_rate": 1e-2, **keys})
         reference = FrozenPolicy.of(policy, small_data.log_volatility)
         return policy, learn_policy(policy, reference, cash_pairs, method, own, seed=0)
 
