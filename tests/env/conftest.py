@@ -23,7 +23,6 @@ LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 
 
 def random_prices(bars: int = 60, assets: int = 4, seed: int = 0, deviation: float = 0.02) -> FloatArray:
-    """Random walks."""
     rng = np.random.default_rng(seed)
     return 50.0 * np.exp(np.cumsum(rng.normal(4e-4, deviation, size=(bars, assets)), axis=0))
 

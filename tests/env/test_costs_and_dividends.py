@@ -41,7 +41,6 @@ def test_impact_is_that_of_the_bars_before_the_decision(lag: int) -> None:
     panel = made_panel()
     process = made_process(panel, execution_lag=lag, commission_bps=0.0, slippage_bps=0.0)
     outcome = process.step(process.start(np.array([30]), np.array([[0.5, 0.0, 0.2, 0.3]])), np.eye(4)[-1:])
-    assert panel.volume is not None
     last = 30 - lag
     bars = slice(last - WINDOW + 1, last + 1)
     volume = (panel.close * panel.volume)[bars].mean(axis=0)
@@ -56,7 +55,6 @@ def test_impact_is_that_of_the_bars_before_the_decision(lag: int) -> None:
 def test_no_volume_or_price_after_the_information_set_moves_a_cost(lag: int) -> None:
     """From cash the target at a given bar does not depend on older prices, so the volume alone can be shocked."""
     panel, now = made_panel(), 30
-    assert panel.volume is not None
     volume = panel.volume.copy()
     volume[now - lag + 1 :] *= 7.0
     shocked = made_panel(volume=volume)
@@ -81,9 +79,7 @@ def test_no_volume_or_price_after_the_information_set_moves_a_cost(lag: int) -> 
 def test_costs_of_a_range_of_bars_know_what_their_decisions_know(lag: int) -> None:
     """As accounts that already happened are charged again, asset by asset."""
     process = made_process(made_panel(), execution_lag=lag)
-    found = process.market_known(range(20, 24))
-    assert found is not None
-    for table, known in zip(liquidity_of(process.panel), found, strict=True):
+    for table, known in zip(liquidity_of(process.panel), process.market_known(range(20, 24)), strict=True):
         np.testing.assert_array_equal(known, table[20 - lag : 24 - lag])
 
 
@@ -247,7 +243,6 @@ def test_an_asset_that_has_just_listed_pays_nothing() -> None:
     fields["close"][:29, 1] = np.nan
     found = reinvest({"close": fields["close"]}, fields["paid"], DATES, "ABCD")
     process = build_process(found.pop("close"), fields=found)
-    assert process.dividends is not None
     assert not process.dividends[:, 1].any()
     assert process.growth[29, 1] == 1.0
 
@@ -256,7 +251,6 @@ def test_further_tables_of_a_market_pay_the_same() -> None:
     process = market()
     again = with_growths(process, [process.growth])
     bars = process.panel.n_bars
-    assert process.dividends is not None
     np.testing.assert_array_equal(again.dividends, np.concatenate([process.dividends, process.dividends]))
     start = process.start(np.array([29]), HELD)
     behind = again.step(replace(start, bar=start.bar + bars), HELD)
@@ -269,8 +263,6 @@ def test_prices_of_shares_growth_and_payment_by_hand(fill: str) -> None:
     np.testing.assert_allclose(share_prices(panel, fill), prices, rtol=1e-13)
     total = prices + paid
     np.testing.assert_allclose(growth_of(panel, fill)[1:, :-1], total[1:] / prices[:-1], rtol=1e-13)
-    found = dividends_of(panel, fill)
-    assert found is not None
-    np.testing.assert_allclose(found[1:], (paid / total)[1:], atol=1e-15)
+    np.testing.assert_allclose(dividends_of(panel, fill)[1:], (paid / total)[1:], atol=1e-15)
     adjusted = market(cash=False).panel
     np.testing.assert_array_equal(share_prices(adjusted, fill), adjusted.close if fill == "close" else adjusted.open)

@@ -75,9 +75,8 @@ def drawn(seed: int, process: DecisionProcess) -> tuple[FloatArray, FloatArray]:
     rng = np.random.default_rng([seed, 1])
     start = any_actions(rng, BATCH, process.n_weights)
     start = np.abs(start) + 1e-300
-    return start / start.sum(axis=1, keepdims=True), np.stack(
-        [any_actions(rng, BATCH, process.n_weights) for _ in range(STEPS)]
-    )
+    actions = np.stack([any_actions(rng, BATCH, process.n_weights) for _ in range(STEPS)])
+    return start / start.sum(axis=1, keepdims=True), actions
 
 
 @settings(max_examples=12)

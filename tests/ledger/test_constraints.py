@@ -28,10 +28,6 @@ def drawn(rng: np.random.Generator, batch: int, size: int) -> FloatArray:
     return rng.dirichlet(np.full(size, rng.choice([0.05, 1.0, 20.0])), size=batch)
 
 
-def one(values: list[float]) -> FloatArray:
-    return np.array([values])
-
-
 @given(seed=seeds, size=sizes)
 def test_a_portfolio_is_taken_bit_for_bit(seed: int, size: int) -> None:
     weights = drawn(np.random.default_rng(seed), 4, size)
@@ -75,7 +71,7 @@ def test_the_projection_is_that_of_an_independent_solver(seed: int, size: int, s
     ],
 )
 def test_actions_off_the_simplex_go_where_a_user_expects(action: list[float], portfolio: list[float]) -> None:
-    np.testing.assert_allclose(as_portfolio(one(action)), one(portfolio), rtol=0, atol=1e-15)
+    np.testing.assert_allclose(as_portfolio(np.array([action])), np.array([portfolio]), rtol=0, atol=1e-15)
 
 
 def test_asking_for_what_is_not_listed_spreads_over_the_rest() -> None:
@@ -85,8 +81,8 @@ def test_asking_for_what_is_not_listed_spreads_over_the_rest() -> None:
     np.testing.assert_allclose(kept, [[0.0, 0.6, 0.4], [0.0, 0.0, 1.0], [0.0, 0.6, 0.4]], rtol=0, atol=1e-15)
     np.testing.assert_array_equal(kept[2], target[2])  # whoever asks for nothing else is left alone, to the bit
     # of a position that has ended, which was paid out: 0.1 beyond it is spread over 0.2 : 0.2 + 0.5
-    more = keep_listed(one([0.6, 0.2, 0.2]), listed[:1], one([0.5, 0.3, 0.2]))
-    np.testing.assert_allclose(more, one([0.0, 0.2 / 0.9, 0.7 / 0.9]), rtol=0, atol=1e-15)
+    more = keep_listed(np.array([[0.6, 0.2, 0.2]]), listed[:1], np.array([[0.5, 0.3, 0.2]]))
+    np.testing.assert_allclose(more, np.array([[0.0, 0.2 / 0.9, 0.7 / 0.9]]), rtol=0, atol=1e-15)
 
 
 @given(seed=seeds, size=sizes)
@@ -100,7 +96,7 @@ def test_naming_what_is_held_is_no_trade_on_the_day_an_asset_ends(seed: int, siz
 
 
 def test_turnover_is_the_larger_of_purchases_and_sales() -> None:
-    before, target = one([0.5, 0.3, 0.2]), one([0.1, 0.4, 0.5])
+    before, target = np.array([[0.5, 0.3, 0.2]]), np.array([[0.1, 0.4, 0.5]])
     assert turnover(before, target)[0] == pytest.approx(0.4)  # 0.4 sold, 0.1 bought, the rest into cash
 
 
@@ -145,10 +141,10 @@ def test_limits_leave_a_portfolio_and_hold(
     ],
 )
 def test_limits_by_hand(before: list[float], target: list[float], limits: Limits, expected: list[float]) -> None:
-    result = apply_limits(one(before), one(target), limits)
-    np.testing.assert_allclose(result, one(expected), rtol=0, atol=1e-15)
+    result = apply_limits(np.array([before]), np.array([target]), limits)
+    np.testing.assert_allclose(result, np.array([expected]), rtol=0, atol=1e-15)
     if expected in (before, target):
-        np.testing.assert_array_equal(result, one(expected))
+        np.testing.assert_array_equal(result, np.array([expected]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -43,10 +43,6 @@ seeds = st.integers(0, 2**32 - 1)
 sizes = st.sampled_from([1, 2, 20, 500])
 
 
-def market_of(volume: list[float], volatility: list[float]) -> MarketState:
-    return MarketState(np.array([volume]), np.array([volatility]))
-
-
 def drawn(seed: int, assets: int, batch: int = 4) -> tuple[FloatArray, FloatArray, FloatArray, MarketState]:
     """Portfolios, targets, accounts from 100 to 100 million, markets from thin to deep."""
     rng = np.random.default_rng(seed)
@@ -92,13 +88,11 @@ def test_golden_minimum_commission() -> None:
 )
 def test_golden_sales(model: CostModel, money: float) -> None:
     """What a sale of everything costs does not depend on what is left, so it can be read off."""
-    market = market_of([1e6, 1e9], [0.02, 0.5])
-    done = settle(np.array([[0.25, 0.0, 0.75]]), np.array([[0.0, 0.0, 1.0]]), model, MILLION, market)
-    assert 1e6 * done.cost[0] == pytest.approx(money, abs=1e-8)
-    both = SumOfCosts([Proportional(0.001), model])
-    done = settle(np.array([[0.25, 0.0, 0.75]]), np.array([[0.0, 0.0, 1.0]]), both, MILLION, market)
-    assert 1e6 * done.cost[0] == pytest.approx(money + 250.0, abs=1e-8)
-    np.testing.assert_array_equal(done.weights, [[0.0, 0.0, 1.0]])
+    market = MarketState(np.array([[1e6, 1e9]]), np.array([[0.02, 0.5]]))
+    for costs, paid in ((model, money), (SumOfCosts([Proportional(0.001), model]), money + 250.0)):
+        done = settle(np.array([[0.25, 0.0, 0.75]]), np.array([[0.0, 0.0, 1.0]]), costs, MILLION, market)
+        assert 1e6 * done.cost[0] == pytest.approx(paid, abs=1e-8)
+        np.testing.assert_array_equal(done.weights, [[0.0, 0.0, 1.0]])
 
 
 def test_golden_impact_of_a_purchase() -> None:
@@ -107,13 +101,8 @@ def test_golden_impact_of_a_purchase() -> None:
     The cost is mu * 0.02 * sqrt(mu / 4) = 0.01 mu^1.5. With x = sqrt(mu): 0.01 x^3 + x^2 - 1 = 0, of which Newton's
     rule from one gives x = 1 - 0.01 / 2.03 = 0.99507389, then 0.99506152; so mu = 0.99014742, a cost of 9 852.58.
     """
-    done = settle(
-        np.array([[0.0, 1.0]]),
-        np.array([[1.0, 0.0]]),
-        VolumeCost(1.0, times_volatility=True),
-        MILLION,
-        market_of([4e6], [0.02]),
-    )
+    impact, market = VolumeCost(1.0, times_volatility=True), MarketState(np.array([[4e6]]), np.array([[0.02]]))
+    done = settle(np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]), impact, MILLION, market)
     assert 1e6 * done.cost[0] == pytest.approx(9852.58, abs=CENT / 2)
 
 
@@ -213,14 +202,15 @@ def test_a_trade_that_would_leave_nothing_is_refused_and_costs_nothing() -> None
 )
 def test_a_trade_of_a_thousand_days_of_volume_is_refused(model: CostModel) -> None:
     """Its last unit costs more than itself."""
-    done = settle(np.array([[0.0, 1.0]]), np.array([[0.9, 0.1]]), model, MILLION, market_of([1e3], [0.05]))
+    market = MarketState(np.array([[1e3]]), np.array([[0.05]]))
+    done = settle(np.array([[0.0, 1.0]]), np.array([[0.9, 0.1]]), model, MILLION, market)
     assert done.refused.tolist() == [True]
     np.testing.assert_array_equal(done.weights, [[0.0, 1.0]])
     assert np.isfinite(done.wealth_factor).all()
 
 
 def test_what_is_not_traded_at_all_cannot_be_bought() -> None:
-    market = market_of([0.0, 1e9], [0.02, 0.02])
+    market = MarketState(np.array([[0.0, 1e9]]), np.array([[0.02, 0.02]]))
     before, impact = np.array([[0.0, 0.0, 1.0]]), VolumeCost(1.0, times_volatility=True)
     assert settle(before, np.array([[0.1, 0.4, 0.5]]), impact, MILLION, market).refused.tolist() == [True]
     assert settle(before, np.array([[0.0, 0.4, 0.6]]), impact, MILLION, market).refused is None

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from finflow.config import MarketConfig
-from finflow.errors import MarketError
+from finflow.errors import FinflowError, MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 
@@ -22,9 +22,9 @@ DAYS = pd.bdate_range("2020-01-01", periods=80)
 FIELDS = ("open", "high", "low", "close", "volume")
 
 
-def assert_refused(words: Sequence[str], load: Callable[[], object]) -> None:
-    """A market error in one line, with all of these words."""
-    with pytest.raises(MarketError) as caught:
+def assert_refused(words: Sequence[str], load: Callable[[], object], error: type[FinflowError] = MarketError) -> None:
+    """An error in one line, with all of these words."""
+    with pytest.raises(error) as caught:
         load()
     message = str(caught.value)
     assert "\n" not in message

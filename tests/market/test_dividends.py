@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.config import MarketConfig
 from finflow.config.loading import load_config
 from finflow.env.market_growth import liquidity_of, share_prices
-from finflow.errors import ConfigError, MarketError
-from finflow.market.panel import MarketPanel
+from finflow.errors import ConfigError
 from finflow.market.price_adjustments import as_traded
-from finflow.market.sources.panel_loader import load_panel
+from tests.market.conftest import assert_refused
 from tests.market.test_layouts import (
     as_files_of_assets,
     as_files_of_fields,
@@ -24,10 +22,12 @@ from tests.market.test_layouts import (
     as_yfinance_frame as two_levels,
     bars as plain_bars,
     days,
+    load as load_prices,
     save,
 )
 
 DAYS = days(420)
+load = partial(load_prices, dividends="cash")
 
 
 def bars(count: int = len(DAYS)) -> pd.DataFrame:
@@ -35,11 +35,6 @@ def bars(count: int = len(DAYS)) -> pd.DataFrame:
     paid = np.zeros((len(DAYS), 3))
     paid[20::63, 0], paid[300, 1] = 0.4, 9.0
     return plain_bars(len(DAYS), 40, **{"Dividends": paid, "Stock Splits": 0.0 * paid}).iloc[:count]
-
-
-def load(path: Path, **settings: Any) -> MarketPanel:
-    values = {"source": "csv", "path": path, "benchmark": "IDX", "dividends": "cash", **settings}
-    return load_panel(MarketConfig.model_validate(values))
 
 
 def file_a_field(frame: pd.DataFrame, folder: Path) -> Path:
@@ -58,8 +53,6 @@ def test_every_layout_gives_the_same_market(tmp_path: Path, layout: Callable[[pd
     panel = load(layout(frame, tmp_path))
     assert panel.sha256 == load(two_levels(frame, tmp_path / "again")).sha256
     assert panel.assets == ("AAA", "NA")
-    assert panel.quoted is not None
-    assert panel.dividends is not None
     pd.testing.assert_frame_equal(
         pd.DataFrame(panel.quoted, DAYS, list(panel.assets)), frame["Close"][["AAA", "NA"]], check_names=False
     )
@@ -112,38 +105,29 @@ def test_money_traded_is_counted_at_the_prices_of_the_time(tmp_path: Path) -> No
 
 def test_a_join_pays_nothing(tmp_path: Path) -> None:
     panel = load(two_levels(bars(), tmp_path))
-    assert panel.dividends is not None
     joined = panel.spliced([range(0, 100), range(300, 400)])
-    assert joined.dividends is not None
     assert panel.dividends[300, 1] > 0.0
     assert joined.dividends[100, 1] == 0.0
     assert joined.dividends[120:, 0].sum() > 0.0
 
 
-def refused(path: Path, **settings: Any) -> str:
-    with pytest.raises(MarketError) as found:
-        load(path, **settings)
-    assert "\n" not in str(found.value)
-    return str(found.value)
-
-
 def test_mistakes_are_named_in_one_line(tmp_path: Path) -> None:
     frame = bars()
-    assert "add a column Dividends" in refused(save(frame["Close"], tmp_path / "wide.csv"))
+    assert_refused(["add a column Dividends"], lambda: load(save(frame["Close"], tmp_path / "wide.csv")))
     wrong = frame.copy()
     wrong.loc[DAYS[33], ("Dividends", "AAA")] = -0.1
-    assert f"'AAA' has a dividend of -0.1 on {DAYS[33].date()}" in refused(two_levels(wrong, tmp_path / "negative"))
+    said = f"'AAA' has a dividend of -0.1 on {DAYS[33].date()}"
+    assert_refused([said], lambda: load(two_levels(wrong, tmp_path / "negative")))
     late = frame.copy()
     late.loc[DAYS[200] :, (["Open", "High", "Low", "Close", "Volume"], "NA")] = np.nan
-    assert f"'NA' has a dividend of 9 on {DAYS[300].date()} and no price" in refused(
-        two_levels(late, tmp_path / "late")
-    )
+    said = f"'NA' has a dividend of 9 on {DAYS[300].date()} and no price"
+    assert_refused([said], lambda: load(two_levels(late, tmp_path / "late")))
     folder = file_a_field(frame, tmp_path)
     save(pd.DataFrame({"AAA": [0.3]}, pd.DatetimeIndex(["2020-01-04"], name="Date")), folder / "dividends.csv")
-    assert "close.csv has no row of 2020-01-04" in refused(folder)
+    assert_refused(["close.csv has no row of 2020-01-04"], lambda: load(folder))
     twice = pd.DatetimeIndex([DAYS[3], DAYS[3]], name="Date")
     save(pd.DataFrame({"AAA": [0.3, 0.3]}, twice), folder / "dividends.csv")
-    assert "repeats one" in refused(folder)
+    assert_refused(["repeats one"], lambda: load(folder))
 
 
 def test_neither_a_dividend_before_the_first_price_nor_an_adjusted_close_counts(tmp_path: Path) -> None:
@@ -157,8 +141,6 @@ def test_while_an_asset_is_halted_its_dividend_is_paid(tmp_path: Path) -> None:
     frame = bars()
     frame.loc[DAYS[300], (["Open", "High", "Low", "Close", "Volume"], "NA")] = np.nan
     panel = load(two_levels(frame, tmp_path), max_gap=3)
-    assert panel.halted is not None
-    assert panel.dividends is not None
     assert panel.halted[300, 1]
     assert panel.dividends[300, 1] == pytest.approx(9.0 / frame["Close"]["NA"].iloc[299])
 

@@ -16,6 +16,7 @@ from finflow.market.features.feature_set import Features, apply_features, comput
 from finflow.market.features.market_features import MARKET_FEATURES
 from finflow.market.features.rolling_windows import DAILY_WINDOWS, PanelView
 from finflow.market.panel import MarketPanel
+from tests.env.conftest import panel_of
 
 BARS, FIT = 700, 450
 FIELDS = ("open", "high", "low", "volume")
@@ -44,16 +45,7 @@ def market(seed: int = 0, ragged: bool = False, assets: int = 6) -> MarketPanel:
             values[:120, 0] = np.nan
             values[560:, 1] = np.nan
             values[:500, 2] = np.nan
-    return replace(rebuilt(close), open=opens, high=high, low=low, volume=volume)
-
-
-def rebuilt(close: NDArray[np.float64]) -> MarketPanel:
-    dates = np.datetime64("2000-01-03") + np.arange(len(close))
-    return MarketPanel(dates=dates, assets=tuple(f"A{column}" for column in range(close.shape[1])), close=close)
-
-
-def closes_only(panel: MarketPanel) -> MarketPanel:
-    return replace(panel, open=None, high=None, low=None, volume=None)
+    return replace(panel_of(close), open=opens, high=high, low=low, volume=volume)
 
 
 def assert_equal(left: Features, right: Features, rows: int) -> None:
@@ -61,10 +53,7 @@ def assert_equal(left: Features, right: Features, rows: int) -> None:
     np.testing.assert_array_equal(left.market[:rows], right.market[:rows])
 
 
-RAGGED = pytest.mark.parametrize("ragged", [False, True])
-
-
-@RAGGED
+@pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("bar", [FIT, 561])
 def test_another_future_or_none_changes_no_bit_of_the_past(ragged: bool, bar: int) -> None:
     panel, rng = market(ragged=ragged), np.random.default_rng(1)
@@ -123,7 +112,7 @@ def test_ragged_listings_give_zeros_and_never_nan() -> None:
 @pytest.mark.parametrize("missing", [*FIELDS, None])
 def test_features_of_a_field_follow_the_others_where_it_is_and_change_none_of_them(missing: str | None) -> None:
     panel = market(ragged=True)
-    plain = compute_features(closes_only(panel), FIT)
+    plain = compute_features(panel_of(panel.close), FIT)
     full = compute_features(replace(panel, **{missing: None}) if missing else panel, FIT)
     size = len(plain.asset_names)
     names = {DAILY_WINDOWS.named(feature.name): feature.needs for feature in ASSET_FEATURES}
@@ -154,7 +143,7 @@ def test_filters_and_regimes_are_there_and_read_as_their_keys_say(
 
 
 def test_every_expert_has_a_lens_and_every_feature_is_read() -> None:
-    plain, full = compute_features(closes_only(market()), FIT), compute_features(market(), FIT)
+    plain, full = compute_features(panel_of(market().close), FIT), compute_features(market(), FIT)
     assert tuple(full.lenses) == LENSES == ("volatility", "correlation", "momentum", "defensive", "growth")
     assert len(set(full.asset_names)) == len(full.asset_names) == full.assets.shape[2]
     for lens in LENSES:
@@ -194,7 +183,7 @@ def test_assets_that_list_too_late_for_training_are_an_error() -> None:
     close = np.array(market().close)
     close[:400, 1:] = np.nan
     with pytest.raises(MarketError, match="defined for two assets at the same time only from bar 652"):
-        compute_features(rebuilt(close), FIT)
+        compute_features(panel_of(close), FIT)
 
 
 def test_the_fit_of_one_market_makes_the_features_of_another() -> None:
@@ -202,8 +191,6 @@ def test_the_fit_of_one_market_makes_the_features_of_another() -> None:
     panel = market(ragged=True)
     whole = compute_features(panel, FIT, ALL)
     short = compute_features(panel.until(FIT), FIT, ALL)
-    assert whole.fitted is not None
-    assert short.fitted is not None
     assert_equal(apply_features(panel, short.fitted, ALL), whole, BARS)
     elsewhere = apply_features(market(seed=1), whole.fitted, ALL)
     own = compute_features(market(seed=1), FIT, ALL)

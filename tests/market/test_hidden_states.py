@@ -17,9 +17,7 @@ from finflow.arrays import FloatArray, IntArray
 from finflow.market.features.market_features import TwoStates, crisis, fit_states
 from finflow.market.features.regimes import SwitchingModel, fit_regimes, fit_switching, forward, regime, smooth
 from finflow.market.features.rolling_windows import PanelView
-from finflow.market.panel import MarketPanel
-
-States = IntArray
+from tests.env.conftest import panel_of
 
 TRUTH = TwoStates(np.array([0.0006, -0.0015]), np.array([0.007, 0.02]) ** 2, np.array([0.985, 0.95]))
 MEANS = np.array([[0.5, -0.3], [-0.5, 0.6]])
@@ -28,7 +26,7 @@ TRANSITIONS = np.array([[0.97, 0.03], [0.05, 0.95]])
 FIT = 3000
 
 
-def states_of(rng: np.random.Generator, bars: int, stay: Any) -> States:
+def states_of(rng: np.random.Generator, bars: int, stay: Any) -> IntArray:
     """A path of two states, each with its chance to last another bar."""
     states = np.zeros(bars, dtype=np.int64)
     for bar in range(1, bars):
@@ -37,14 +35,14 @@ def states_of(rng: np.random.Generator, bars: int, stay: Any) -> States:
     return states
 
 
-def switching(seed: int, bars: int = 6000) -> tuple[FloatArray, States]:
+def switching(seed: int, bars: int = 6000) -> tuple[FloatArray, IntArray]:
     """Log returns of one asset, and the states."""
     rng = np.random.default_rng(seed)
     states = states_of(rng, bars, TRUTH.stay)
     return TRUTH.means[states] + np.sqrt(TRUTH.variances)[states] * rng.standard_normal(bars), states
 
 
-def leaders(bars: int = 4000, spread: float = 1.0) -> tuple[FloatArray, States]:
+def leaders(bars: int = 4000, spread: float = 1.0) -> tuple[FloatArray, IntArray]:
     """Four assets: the first leads in one state and the last in the other; their mean is the same in both."""
     rng = np.random.default_rng(0)
     states = states_of(rng, bars, (0.97, 0.97))
@@ -54,9 +52,7 @@ def leaders(bars: int = 4000, spread: float = 1.0) -> tuple[FloatArray, States]:
 
 
 def view_of(returns: FloatArray) -> PanelView:
-    dates = np.datetime64("1990-01-01") + np.arange(len(returns))
-    assets = tuple(f"A{column}" for column in range(returns.shape[1]))
-    return PanelView(MarketPanel(dates=dates, assets=assets, close=50.0 * np.exp(np.cumsum(returns, axis=0))))
+    return PanelView(panel_of(50.0 * np.exp(np.cumsum(returns, axis=0))))
 
 
 def score_of(view: PanelView, fit_until: int) -> FloatArray:
@@ -64,7 +60,7 @@ def score_of(view: PanelView, fit_until: int) -> FloatArray:
     return crisis(view.market[:, 0], fit_states(view.market[:fit_until, 0]))
 
 
-def agreement(probability: FloatArray, states: States) -> float:
+def agreement(probability: FloatArray, states: IntArray) -> float:
     """Share of bars whose likelier regime is the true one, whatever the numbers of the regimes."""
     right = float(((probability > 0.5) == (states == 1)).mean())
     return max(right, 1.0 - right)
@@ -198,8 +194,7 @@ def test_assets_that_list_late_or_end_leave_the_regime_to_the_others() -> None:
     returns, states = leaders(spread=2.0)
     close = 50.0 * np.exp(np.cumsum(returns, axis=0))
     close[:500, 1] = close[3500:, 2] = np.nan
-    panel = MarketPanel(np.datetime64("1990-01-01") + np.arange(len(close)), ("A", "B", "C", "D"), close)
-    view = PanelView(panel)
+    view = PanelView(panel_of(close))
     assert agreement(regime(view, fit_regimes(view, FIT))[FIT:], states[FIT:]) > 0.9
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from finflow.arrays import FloatArray
 from finflow.config import MarketConfig, load_config
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel, split_panel
@@ -22,10 +20,6 @@ from tests.market.conftest import assert_refused
 from tests.short_trainings import market_prices
 
 NAN = np.nan
-
-
-def column(*prices: float) -> dict[str, FloatArray]:
-    return {"close": np.array([prices]).T}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +35,7 @@ def column(*prices: float) -> dict[str, FloatArray]:
 def test_a_price_is_carried_forward_over_two_bars_and_no_more(
     prices: list[float], filled: list[float], halted: list[int]
 ) -> None:
-    fields, mask = hold_over_gaps(column(*prices), 2)
+    fields, mask = hold_over_gaps({"close": np.array([prices]).T}, 2)
     np.testing.assert_array_equal(fields["close"][:, 0], filled)
     assert mask[:, 0].astype(int).tolist() == halted
 
@@ -50,10 +44,8 @@ def test_a_filled_bar_has_no_range_and_no_volume() -> None:
     table = {name: np.array([[10.0], [NAN], [12.0]]) for name in ("close", "open", "high", "low", "volume")}
     table["close"][0] = 9.0
     fields, _ = hold_over_gaps(table, 1)
-    assert {name: float(values[1, 0]) for name, values in fields.items()} == {
-        **{"close": 9.0, "open": 9.0, "high": 9.0, "low": 9.0},
-        "volume": 0.0,
-    }
+    filled = {name: float(values[1, 0]) for name, values in fields.items()}
+    assert filled == {"close": 9.0, "open": 9.0, "high": 9.0, "low": 9.0, "volume": 0.0}
 
 
 def test_what_is_filled_up_to_a_bar_depends_on_no_later_one() -> None:
@@ -93,7 +85,6 @@ def test_gaps_are_refused_unless_they_are_asked_to_be_held(holed: Path) -> None:
     with pytest.raises(MarketError, match="'B' has no price on 2009-10-19"):
         panel_from(holed, max_gap=2)
     panel = panel_from(holed, max_gap=3)
-    assert panel.halted is not None
     assert np.argwhere(panel.halted).tolist() == [[100, 1], [101, 1], [102, 1], [200, 3]]
     assert (panel.close[100:103, 1] == panel.close[99, 1]).all()
 
@@ -118,17 +109,13 @@ def test_notes_name_the_bars_and_what_was_done(holed: Path) -> None:
     assert price_notes(panel.between(panel.bars_until("2010-05-31"), panel.n_bars)) == []
 
 
-def split_market(split: float, bar: int = 250) -> pd.DataFrame:
-    prices = market_prices(bars=400)
-    prices.iloc[bar:, 2] /= split
-    return prices
-
-
 @pytest.mark.parametrize(("split", "words"), [(2.0, "2 for 1"), (1.5, "3 for 2"), (7.0, "7 for 1"), (0.1, "1 for 10")])
 def test_a_split_that_prices_are_not_adjusted_for_is_named_with_its_ratio(
     tmp_path: Path, split: float, words: str
 ) -> None:
-    split_market(split).to_csv(tmp_path / "prices.csv")
+    prices = market_prices(bars=400)
+    prices.iloc[250:, 2] /= split
+    prices.to_csv(tmp_path / "prices.csv")
     panel = panel_from(tmp_path / "prices.csv")
     (note,) = price_notes(panel)
     assert note.count("as after a split of") == 1
@@ -225,8 +212,6 @@ def test_cut_by_count_and_by_date_is_the_same_and_leaves_nothing_later() -> None
     for cut in (whole.until(3), whole.until("2020-01-03"), whole.until(np.datetime64("2020-01-03"))):
         assert cut.n_bars == 3
         assert cut.dates[-1] == np.datetime64("2020-01-03")
-        assert cut.open is not None
-        assert cut.benchmark is not None
         assert len(cut.open) == len(cut.benchmark) == len(cut.cash_returns) == 3
         assert cut.provenance == whole.provenance
     assert whole.until(5).sha256 == whole.sha256

@@ -17,7 +17,7 @@ from finflow.errors import ConfigError, MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.cash import treasury_bills
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.sources.shipped_prices import shipped_table
+from finflow.market.sources.shipped_prices import french_portfolios, shipped_table
 from finflow.training.judging.held_out import cash_rate
 from tests.market.conftest import assert_refused
 
@@ -60,7 +60,6 @@ def test_embedded_prices_are_those_of_skfolio_and_say_what_they_cannot_show() ->
     assert (panel.n_bars, panel.n_assets, panel.benchmark_name) == (8313, 20, "SP500")
     assert (str(panel.dates[0]), str(panel.dates[-1])) == ("1990-01-02", "2022-12-28")
     assert panel.assets[:3] == ("AAPL", "AMD", "BAC")
-    assert panel.benchmark is not None
     assert panel.benchmark[0] == 359.69
     assert panel.listed.all()
     assert "hindsight" in panel.provenance["survivorship"]
@@ -84,7 +83,6 @@ def test_a_csv_comes_in_as_it_is(tmp_path: Path) -> None:
     panel = load_panel(csv(tmp_path, GOOD, benchmark="IDX", cash_rate=0.02))
     assert panel.assets == ("A", "B")
     assert panel.close.tolist() == [[10, 20.5], [11, 19.5], [12, 18.5]]
-    assert panel.benchmark is not None
     assert panel.benchmark.tolist() == [100, 101, 102]
     assert panel.provenance["file"] == "prices.csv"
     assert len(panel.provenance["file_sha256"]) == 64
@@ -267,8 +265,7 @@ def test_the_report_says_what_cash_earned(tmp_path: Path) -> None:
 
 
 def test_the_bars_before_the_start_do_not_ask_for_rates(tmp_path: Path) -> None:
-    later = {"train_end": "2030-01-01", "validation_end": "2031-01-01"}
-    panel = load(tmp_path, RATES.replace("2019-12-15", "2020-01-02"), start="2020-01-02", **later)
+    panel = load(tmp_path, RATES.replace("2019-12-15", "2020-01-02"), start="2020-01-02", **LATER)
     assert panel.cash_returns[1] == daily(0.05)
 
 
@@ -294,10 +291,8 @@ def test_prices_beyond_the_bills_are_refused_unless_they_are_unused(tmp_path: Pa
 
 
 def test_treasury_bills_agree_with_the_other_package_that_ships_them() -> None:
-    french = pytest.importorskip("finflow.market.sources.shipped_prices")
     pytest.importorskip("linearmodels")
-    other, bills = french.french_portfolios(), treasury_bills()
-    assert other.cash is not None
+    other, bills = french_portfolios(), treasury_bills()
     months = other.tables["close"].index[1:]
     ends = pd.DatetimeIndex(bills.dates) + pd.offsets.MonthEnd(1)
     own = pd.Series((1.0 + bills.rates) ** (1.0 / 12.0) - 1.0, ends)[months]

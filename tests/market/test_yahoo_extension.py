@@ -170,9 +170,7 @@ def test_a_stop_while_prices_are_stored_leaves_the_old_ones(tmp_path: Path, monk
         patch.setattr(os, "replace", stop)
         with pytest.raises(KeyboardInterrupt):
             store.put(REQUEST, FRAME * 2.0, {})
-    got = store.get(REQUEST)
-    assert got is not None
-    assert got.frame["close/A"].tolist() == [1.0, 2.0]
+    assert store.get(REQUEST).frame["close/A"].tolist() == [1.0, 2.0]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

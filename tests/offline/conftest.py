@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -28,10 +27,6 @@ SMALL: dict[str, object] = {
     "env.episode_length": 25,
     "train.offline_episodes": 40,
 }
-
-
-Make = Callable[..., Any]
-"""Makes a `Small` with changed keys."""
 
 
 class Small(NamedTuple):
@@ -79,11 +74,6 @@ def assert_priced(world: Small, data: OfflineDataset, rows: range) -> None:
         outcome = process.step(state, data.action[row : row + 1].astype(np.float64))
         assert outcome.reward[0] == pytest.approx(data.reward[row], abs=1e-6)
         state = outcome.state
-
-
-@pytest.fixture(scope="session")
-def small_of() -> Make:
-    return make_small
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from finflow.offline.collection import (
 )
 from finflow.offline.dataset import DECISIONS, OfflineDataset, episode_ends, lambda_returns
 from finflow.strategies.behaviour import SETTINGS
-from tests.offline.conftest import Make, assert_priced, assert_same
+from tests.offline.conftest import assert_priced, assert_same, make_small
 
 EPISODES, LENGTH, K = 40, 25, 6
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
@@ -32,11 +32,9 @@ def by_episode(column: Any) -> Any:
     return column.reshape(EPISODES, LENGTH, *column.shape[1:])
 
 
-def test_the_same_seed_collects_the_same_data_and_another_seed_other_data(
-    small: Any, small_of: Make, dataset: OfflineDataset
-) -> None:
+def test_the_same_seed_collects_the_same_data_and_another_seed_other_data(small: Any, dataset: OfflineDataset) -> None:
     assert_same(small.collect(), dataset)
-    other = small_of(train__seed=1).collect()
+    other = make_small(train__seed=1).collect()
     assert not np.array_equal(other.bar, dataset.bar)
     assert not np.array_equal(other.action, dataset.action)
 
@@ -90,45 +88,43 @@ def test_every_action_lies_in_the_interior_of_the_simplex(dataset: OfflineDatase
 
 
 @LAGS
-def test_every_transition_is_priced_by_the_ledger(small_of: Make, lag: int) -> None:
+def test_every_transition_is_priced_by_the_ledger(lag: int) -> None:
     """One episode of each source."""
-    world = small_of(env__execution_lag=lag)
+    world = make_small(env__execution_lag=lag)
     data = world.collect()
     for source in range(COVERAGE + 1):
         first = LENGTH * int(np.flatnonzero(own_source(data) == source)[0])
         assert_priced(world, data, range(first, first + LENGTH))
 
 
-def test_prices_after_the_training_window_decide_nothing(small: Any, small_of: Make, dataset: OfflineDataset) -> None:
+def test_prices_after_the_training_window_decide_nothing(small: Any, dataset: OfflineDataset) -> None:
     close, end = small.process.panel.close.copy(), small.window.stop
     close[end:] *= np.random.default_rng(0).uniform(0.5, 2.0, size=close[end:].shape)
-    assert_same(small_of(replace(small.process.panel, close=close)).collect(), dataset)
+    assert_same(make_small(replace(small.process.panel, close=close)).collect(), dataset)
 
 
 @LAGS
-def test_a_behaviour_knows_only_its_information_set(small: Any, small_of: Make, lag: int) -> None:
+def test_a_behaviour_knows_only_its_information_set(small: Any, lag: int) -> None:
     """Every price after bar t - lag is another; at lag 0 the portfolio has drifted there, and is known."""
     now, decided = 500, []
     for shock in (1.0, 2.0):
         close = small.process.panel.close.copy()
         close[now - lag + 1 :, ::2] *= shock
-        world = small_of(replace(small.process.panel, close=close), env__execution_lag=lag)
+        world = make_small(replace(small.process.panel, close=close), env__execution_lag=lag)
         behaviour = Behaviour(world.process, 30, np.random.default_rng(0))
         decided.append(behaviour.decide(world.process.start(np.full(30, now)), 0)[0])
     np.testing.assert_array_equal(*decided)
 
 
 @LAGS
-def test_no_decision_names_an_asset_that_is_not_known_to_be_listed(
-    small: Any, small_of: Make, tmp_path: Path, lag: int
-) -> None:
+def test_no_decision_names_an_asset_that_is_not_known_to_be_listed(small: Any, tmp_path: Path, lag: int) -> None:
     """Of behaviour and of a user's own, which are smoothed over what is listed; and nothing else is held."""
     close = small.process.panel.close.copy()
     close[:420, 2] = close[:450, 3] = close[520:, 4] = np.nan
     panel = replace(small.process.panel, close=close)
     rows = ["date,AAPL,AMD,GE,JNJ,WMT,cash", *(f"{panel.dates[bar]},0.5,0.5,0,0,0,0" for bar in range(400, 500, 7))]
     (tmp_path / "stated.csv").write_text("\n".join(rows))
-    data = small_of(panel, env__execution_lag=lag, offline__decisions=[str(tmp_path / "stated.csv")]).collect()
+    data = make_small(panel, env__execution_lag=lag, offline__decisions=[str(tmp_path / "stated.csv")]).collect()
     assert (data.family == DECISIONS).sum() > 50
     for weights, bars in ((data.action, data.bar), (data.next_action, data.bar + 1), (data.portfolio, data.bar)):
         unlisted = ~panel.listed[bars - lag]

@@ -32,7 +32,7 @@ from finflow.offline.dataset import (
 )
 from finflow.offline.minari_files import export_minari, import_minari, minari_folder
 from finflow.training.data.training_data import prepare
-from tests.offline.conftest import Make, assert_same
+from tests.offline.conftest import assert_same, make_small
 
 
 def expected(world: Any) -> dict[str, str]:
@@ -73,10 +73,8 @@ def test_what_is_read_is_what_was_written(stored: Path, small: Any, dataset: Off
         ({"market__cash_rate": 0.03}, "prices"),
     ],
 )
-def test_data_made_by_something_else_are_refused_by_name(
-    stored: Path, small_of: Make, change: dict[str, object], named: str
-) -> None:
-    message = refusal(stored, expected(small_of(**change)))
+def test_data_made_by_something_else_are_refused_by_name(stored: Path, change: dict[str, object], named: str) -> None:
+    message = refusal(stored, expected(make_small(**change)))
     assert named in message
     assert "--recollect" in message
 
@@ -86,8 +84,8 @@ def test_data_made_by_other_code_are_refused(stored: Path, small: Any, monkeypat
     assert "other ledger, code;" in refusal(stored, expected(small))
 
 
-def test_what_decides_nothing_changes_nothing(small: Any, small_of: Make) -> None:
-    assert expected(small_of(train__n_envs=3, bcell__gamma=0.9)) == expected(small)
+def test_what_decides_nothing_changes_nothing(small: Any) -> None:
+    assert expected(make_small(train__n_envs=3, bcell__gamma=0.9)) == expected(small)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, small: Any, stored: Path) -> None:
@@ -109,9 +107,9 @@ PENALTIES = ("sharpe_beta", "lambda_turn", "lambda_cvar", "lambda_dd")
 
 
 @pytest.fixture(scope="module")
-def plain(small_of: Make) -> tuple[Any, Rows]:
+def plain() -> tuple[Any, Rows]:
     """Behaviour whose reward is its net log return."""
-    world = small_of(**{f"objectives__{name}": 0.0 for name in PENALTIES})
+    world = make_small(**{f"objectives__{name}": 0.0 for name in PENALTIES})
     return world, simulate_behaviour(world.config, world.process, world.window)
 
 
@@ -225,9 +223,9 @@ def test_ruined_and_users_episodes_come_back_bit_for_bit(folder: Path, ruined: O
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
-def test_other_tools_see_what_the_environment_shows(folder: Path, small_of: Any, lag: int) -> None:
+def test_other_tools_see_what_the_environment_shows(folder: Path, lag: int) -> None:
     """Minari's own reader, against observations of the environment played again with the stored actions."""
-    world = small_of(env__execution_lag=lag)
+    world = make_small(env__execution_lag=lag)
     data = world.collect()
     export_minari(data, folder, NAME, world.process)
     assert_same(import_minari(folder), data)

@@ -17,6 +17,7 @@ from finflow.errors import FinflowError
 from finflow.evaluation.statistics.metrics import cvar
 from finflow.strategies.classical import NAMED, Momentum, Rolling, named_strategy
 from finflow.strategies.strategy import Information, Strategy, equal_weights
+from tests.market.conftest import assert_refused
 
 CONFIG = EvaluationConfig()
 FITTED = (
@@ -37,14 +38,7 @@ def prices(bars: int = 300, seed: int = 0) -> NDArray[np.float64]:
 def information(
     known: NDArray[np.float64], step: int = 0, listed: list[bool] | None = None, portfolio: NDArray[np.float64] = HELD
 ) -> Information:
-    names = known.shape[1]
-    return Information(
-        step=step,
-        prices=known,
-        listed=np.array(listed if listed is not None else [True] * names),
-        portfolio=portfolio,
-        observation=None,
-    )
+    return Information(step, known, np.array(listed or [True] * known.shape[1]), portfolio)
 
 
 RETURNS = prices()[-252:] / prices()[-253:-1] - 1.0
@@ -222,9 +216,8 @@ class Broken(Rolling):
 
 @pytest.mark.parametrize("answer", [ValueError("solver\nfailed"), np.full(5, np.nan), np.zeros(5), np.ones(4)])
 def test_a_fit_that_fails_is_an_error_that_says_where(answer: NDArray[np.float64] | Exception) -> None:
-    with pytest.raises(FinflowError, match=r"broken at decision 42 \(bar 299\)") as caught:
-        Broken(answer).decide(information(prices(), step=42))
-    assert "\n" not in str(caught.value)
+    decide = Broken(answer).decide
+    assert_refused(["broken at decision 42 (bar 299)"], lambda: decide(information(prices(), step=42)), FinflowError)
 
 
 def test_a_misspelt_strategy_is_answered_with_the_nearest() -> None:
@@ -294,9 +287,7 @@ def test_a_strategy_in_the_working_folder_is_found(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_a_strategy_that_cannot_be_imported_is_one_clear_line(users_module: str, path: str, words: str) -> None:
-    with pytest.raises(FinflowError, match=words) as caught:
-        named_strategy(path, CONFIG)
-    assert "\n" not in str(caught.value)
+    assert_refused([words], lambda: named_strategy(path, CONFIG), FinflowError)
 
 
 @EACH

@@ -10,7 +10,6 @@ from scipy.optimize import brentq
 
 from finflow.arrays import BoolArray, FloatArray
 from finflow.config import EvaluationConfig
-from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, SETTINGS, family_tables
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.online_selection import (
@@ -19,10 +18,11 @@ from finflow.strategies.online_selection import (
     PassiveAggressiveMeanReversion,
 )
 from finflow.strategies.strategy import Information, Memo, Strategy
+from tests.env.conftest import panel_of
+from tests.market.test_features import market
 
 BEFORE, STEPS, ASSETS = 12, 80, 5
-NAMES = ("crp", "eg", "pamr", "olmar")
-EACH = pytest.mark.parametrize("name", NAMES)
+EACH = pytest.mark.parametrize("name", ["crp", "eg", "pamr", "olmar"])
 
 
 def prices(seed: int = 0, deviation: float = 0.03) -> FloatArray:
@@ -163,27 +163,10 @@ def test_assets_that_list_and_end_are_followed(name: str) -> None:
 EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 
 
-def market(seed: int = 0, ragged: bool = True, bars: int = 900) -> MarketPanel:
-    rng = np.random.default_rng(seed)
-    common = rng.standard_normal((bars, 1)) * 0.008
-    returns = common * rng.uniform(0.5, 1.5, 6) + rng.standard_normal((bars, 6)) * rng.uniform(0.005, 0.02, 6)
-    close = 50.0 * np.exp(np.cumsum(returns, axis=0))
-    if ragged:
-        close[:130, 0] = np.nan
-        close[703:, 1] = np.nan
-        close[:500, 2] = np.nan
-    return rebuilt(close)
-
-
-def rebuilt(close: FloatArray) -> MarketPanel:
-    dates = np.datetime64("2000-01-03") + np.arange(len(close))
-    return MarketPanel(dates=dates, assets=tuple(f"A{column}" for column in range(close.shape[1])), close=close)
-
-
 @EACH_FAMILY
 @pytest.mark.parametrize("seed", range(3))
 def test_every_row_is_a_portfolio_of_what_is_listed(family: str, seed: int) -> None:
-    panel = market(seed)
+    panel = market(seed, ragged=True)
     tables = family_tables(panel, family)
     assert tables.shape == (len(SETTINGS[family]), panel.n_bars, panel.n_assets + 1)
     assert tables.dtype == np.float64
@@ -196,23 +179,23 @@ def test_every_row_is_a_portfolio_of_what_is_listed(family: str, seed: int) -> N
 
 @EACH_FAMILY
 def test_the_future_changes_no_bit_of_a_decision_before_it(family: str) -> None:
-    panel = market()
+    panel = market(ragged=True)
     whole = family_tables(panel, family)
-    for bars in (300, 704, 899):
+    for bars in (300, 561, 699):
         np.testing.assert_array_equal(whole[:, :bars], family_tables(panel.until(bars), family))
     shocked = np.array(panel.close)
-    shocked[800:] *= np.random.default_rng(1).uniform(0.5, 2.0, shocked[800:].shape)
-    after = family_tables(rebuilt(shocked), family)
-    np.testing.assert_array_equal(whole[:, :800], after[:, :800])
-    assert not np.array_equal(whole[:, 860:], after[:, 860:])
+    shocked[600:] *= np.random.default_rng(1).uniform(0.5, 2.0, shocked[600:].shape)
+    after = family_tables(panel_of(shocked), family)
+    np.testing.assert_array_equal(whole[:, :600], after[:, :600])
+    assert not np.array_equal(whole[:, 660:], after[:, 660:])
 
 
 @EACH_FAMILY
 def test_assets_that_do_not_move_or_are_the_same_break_nothing(family: str) -> None:
-    close = np.array(market(ragged=False).close)
+    close = np.array(market().close)
     close[:, 0] = 7.0
     close[:, 2] = close[:, 1]
-    tables = family_tables(rebuilt(close), family)
+    tables = family_tables(panel_of(close), family)
     assert np.isfinite(tables).all()
     np.testing.assert_allclose(tables.sum(axis=2), 1.0, atol=1e-12)
 
@@ -220,7 +203,7 @@ def test_assets_that_do_not_move_or_are_the_same_break_nothing(family: str) -> N
 def test_volatility_targets_are_kept_by_holding_cash() -> None:
     rng = np.random.default_rng(3)
     wild = np.where(np.arange(900) < 600, 0.005, 0.03)[:, None]
-    panel = rebuilt(np.exp(np.cumsum(rng.standard_normal((900, 4)) * wild, axis=0)))
+    panel = panel_of(np.exp(np.cumsum(rng.standard_normal((900, 4)) * wild, axis=0)))
     tables = family_tables(panel, "volatility")
     for setting, table in zip(SETTINGS["volatility"], tables, strict=True):
         if setting.cash == 0.0:
@@ -232,7 +215,7 @@ def test_volatility_targets_are_kept_by_holding_cash() -> None:
 def test_defence_and_trends_go_to_cash_when_the_market_falls() -> None:
     rng = np.random.default_rng(4)
     drift = np.where(np.arange(900) < 600, 0.001, -0.003)[:, None]
-    panel = rebuilt(np.exp(np.cumsum(rng.standard_normal((900, 4)) * 0.01 + drift, axis=0)))
+    panel = panel_of(np.exp(np.cumsum(rng.standard_normal((900, 4)) * 0.01 + drift, axis=0)))
     for family in ("defensive", "momentum"):
         for setting, table in zip(SETTINGS[family], family_tables(panel, family), strict=True):
             assert table[899, -1] == pytest.approx(setting.cash, abs=0.02)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from finflow.arrays import FloatArray
-from finflow.config import EnvConfig, MarketConfig, load_config
+from finflow.config import EnvConfig, MarketConfig
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, settle
 from finflow.ledger.costs import Proportional
 from finflow.market.sources.synthetic_market import PriceProcess, process_of
 from finflow.strategies.dynamic_programming import trading_cost
 from finflow.strategies.optimal_policy import Optimum, expected_growth, optimum, optimum_of
+from tests.market.test_synthetic import market
 
 Targets = Callable[[FloatArray, FloatArray], FloatArray]
 
@@ -24,19 +25,14 @@ RATE = 0.0015
 BARS, SETTLING = 120, 30
 
 
-def market(kind: str, assets: int = 2) -> MarketConfig:
-    keys = {"market.source": "synthetic", "market.synthetic.kind": kind, "market.synthetic.assets": assets}
-    return load_config(None, keys, {}).market
-
-
 @lru_cache
 def process_for(kind: str, assets: int = 2) -> PriceProcess:
-    return process_of(market(kind, assets).synthetic)
+    return process_of(market(kind, assets=assets).synthetic)
 
 
 @lru_cache
-def solved(kind: str, rate: float, assets: int = 2) -> tuple[PriceProcess, Optimum]:
-    return process_for(kind, assets), optimum(process_for(kind, assets), rate)
+def solved(kind: str, rate: float, assets: int = 2) -> Optimum:
+    return optimum(process_for(kind, assets), rate)
 
 
 @lru_cache
@@ -76,7 +72,7 @@ CASES += [(kind, RATE, 3) for kind in ("lognormal", "mean-reverting", "regime", 
 @pytest.mark.parametrize(("kind", "rate", "assets"), CASES)
 def test_the_promised_utility_is_earned_and_no_other_policy_earns_more(kind: str, rate: float, assets: int) -> None:
     """5 280 bars: within three standard errors and the grid's own error, half a percent of the utility."""
-    _, best = solved(kind, rate, assets)
+    best = solved(kind, rate, assets)
     rule = best.policy.rule
     own = earned(kind, rate, rule.targets, assets)
     assert abs(own.mean() - best.utility) < 3.0 * error(own) + 0.005 * best.utility
@@ -106,13 +102,12 @@ def test_independent_returns_give_mertons_share() -> None:
 
     Merton trades without pause; here a target drifts for two bars, which costs a share of the variance per bar.
     """
-    process, best = solved("lognormal", 0.0)
+    best = solved("lognormal", 0.0)
     target = best.policy.rule.targets(np.zeros(1), np.empty(0))[0]
     np.testing.assert_allclose(target, [0.5, 0.0, 0.5], atol=1e-4)
     assert best.utility == pytest.approx(0.03125**2 / 0.25**2 / 2.0, rel=0.03)
-    symmetric = solved("exchangeable", 0.0)[1].policy.rule.targets(np.zeros(1), np.empty(0))[0]
+    symmetric = solved("exchangeable", 0.0).policy.rule.targets(np.zeros(1), np.empty(0))[0]
     np.testing.assert_allclose(symmetric, [0.5, 0.5, 0.0], atol=1e-4)
-    assert process.n_assets == 2
 
 
 @pytest.mark.parametrize("assets", [2, 3, 4])
@@ -130,10 +125,10 @@ def test_the_cost_in_closed_form_is_the_ledgers() -> None:
 
 
 def test_a_policy_says_what_it_does() -> None:
-    said = solved("mean-reverting", RATE)[1].examples(("A", "B"))
+    said = solved("mean-reverting", RATE).examples(("A", "B"))
     assert list(said.values()) == ["100% A", "100% A", "50% A and 50% B", "100% B", "100% B"]
     assert all(name.startswith("spread ") for name in said)
-    assert solved("lognormal", 0.0)[1].examples(("A", "B")) == {"always": "50% A and 50% cash"}
+    assert solved("lognormal", 0.0).examples(("A", "B")) == {"always": "50% A and 50% cash"}
 
 
 def test_what_has_no_known_optimum_is_refused_with_the_key_to_change() -> None:

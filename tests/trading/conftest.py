@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from finflow.cli import main
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.page.section import Page
 from finflow.line_file import HashedLog
 from finflow.trading import decide_mode, decision_making, live_market, paper_trading
@@ -83,7 +83,7 @@ class Trained:
     def price_table(self) -> pd.DataFrame:
         return pd.read_csv(self.prices, index_col=0)
 
-    def replayed(self, **keys: object) -> tuple[list[dict[str, Any]], Backtest]:
+    def replayed(self, **keys: object) -> list[dict[str, Any]]:
         """Evenings of a paper account from November 10 on, which are those of the backtest over the same bars."""
         given = {name.replace("__", "."): value for name, value in keys.items()}
         agents = load_trading_agents([self.run], {"market.path": str(self.prices), **given})
@@ -96,7 +96,7 @@ class Trained:
         np.testing.assert_allclose([one["filled"] for one in lines[:-1]], run.weights, rtol=0.0, atol=1e-10)
         np.testing.assert_allclose([one["cost"] for one in lines[:-1]], run.costs, rtol=0.0, atol=1e-10)
         assert [one["date"] for one in lines[1:]] == [str(day) for day in run.dates]
-        return lines, run
+        return lines
 
 
 @pytest.fixture(scope="session")

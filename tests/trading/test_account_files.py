@@ -17,7 +17,8 @@ from finflow.errors import FinflowError
 from finflow.ledger.costs import CostModel, MarketState, costs_of
 from finflow.line_file import HashedLog
 from finflow.trading.account_state import Fill, Holdings, read_fills, read_holdings
-from finflow.trading.order_rounding import Account, Plan, price_plan, round_orders
+from finflow.trading.order_rounding import Account, price_plan, round_orders
+from tests.market.conftest import assert_refused
 
 UNIVERSE = ("AAPL", "BRK-B", "MSFT")
 SAME = {
@@ -58,11 +59,9 @@ def test_holdings_are_read_from_csv_json_and_yaml(tmp_path: Path, name: str) -> 
 
 @pytest.mark.parametrize(("file", "said"), WRONG.items(), ids=lambda one: one[0] if isinstance(one, tuple) else "")
 def test_a_mistake_is_one_line_that_names_its_place(tmp_path: Path, file: tuple[str, str], said: str) -> None:
-    with pytest.raises(FinflowError) as error:
-        (read_fills if file[0] == "fills.csv" else read_holdings)(write(tmp_path, *file), UNIVERSE)
-    assert said in str(error.value)
-    assert file[0] in str(error.value)
-    assert "\n" not in str(error.value)
+    read = read_fills if file[0] == "fills.csv" else read_holdings
+    path = write(tmp_path, *file)
+    assert_refused([said, file[0]], lambda: read(path, UNIVERSE), FinflowError)
 
 
 def test_fills_have_a_price_and_may_have_a_cost(tmp_path: Path) -> None:
@@ -127,11 +126,7 @@ def enumerated(
         for at, held in zip(middle, account.shares, strict=True)
     ]
     plans = (price_plan(account, np.array(lots) * lot, wanted, costs, market) for lots in itertools.product(*choices))
-    return min((value_of(plan) for plan in plans if plan.cash >= reserve), default=None)
-
-
-def value_of(plan: Plan) -> float:
-    return plan.distance + plan.cost
+    return min((plan.distance + plan.cost for plan in plans if plan.cash >= reserve), default=None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,7 +144,7 @@ def test_the_plan_is_the_best_of_all(kind: str) -> None:
         if best is None:
             assert not plan.trades.any()
             continue
-        assert value_of(plan) == pytest.approx(best, abs=1e-6 * account.wealth), trial
+        assert plan.distance + plan.cost == pytest.approx(best, abs=1e-6 * account.wealth), trial
         assert plan.cash >= reserve - 1e-6
         np.testing.assert_array_equal(plan.trades % lot, 0.0)
 

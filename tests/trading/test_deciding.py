@@ -75,7 +75,6 @@ def test_the_target_is_that_of_the_backtest(
     process, window = data.held_out_process(), data.split.test
     agent = Recorded(agents.policies[0], agents.device, acting=agents.config.acting)
     run = run_backtests(process, window, [agent])[0]
-    assert run.explanation is not None
     moments = process.objective.moments
     for step in (1, 20):
         evening = process.decision_bars(window)[step] - (1 if lag else 0)

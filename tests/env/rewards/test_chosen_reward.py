@@ -39,7 +39,6 @@ def rewarded(process: DecisionProcess, *names: str) -> DecisionProcess:
     chosen = [{"name": name if name in REWARDS else f"{OWN}:{name}"} for name in names]
     objectives = ObjectivesConfig(rewards=chosen, ranking={"k": 2})
     rewards = named_rewards(objectives, process.n_weights - 1)
-    assert rewards is not None
     return with_reward(process, rewards.with_tables(process.panel))
 
 
@@ -116,7 +115,6 @@ def test_components_of_a_sum_are_reported_on_their_own(process: DecisionProcess)
         ranking={"k": 2, "horizon": 3}, rewards=[{"name": "builtin", "weight": 2.0}, {"name": "ranking"}]
     )
     rewards = named_rewards(objectives, 4)
-    assert rewards is not None
     assert rewards.log_return_weight == 2.0
     market = with_reward(process, rewards)
     env = PortfolioVectorEnv(market, range(0, 60), 3, 10)
@@ -223,7 +221,6 @@ def test_rewards_of_workers_have_the_bits_of_those_of_this_process(
     expected = play(market)
     monkeypatch.setenv("OBSERVED_REWARDS", str(tmp_path))
     with queued_rewards(market, 2) as (queued, queue):
-        assert queue is not None
         waiting = play(queued)
         assert all(np.isnan(reward).all() for reward in waiting)
         found = queue.collect()
@@ -261,7 +258,5 @@ def test_a_bad_reward_is_named_by_workers_as_by_this_process(
     line = f"the reward '{OWN}:{name}' {words}"
     with pytest.raises(TrainingError, match=line):
         play(market)
-    with queued_rewards(market, 1) as (queued, queue):
-        assert queue is not None
-        with pytest.raises(TrainingError, match=line):
-            collected(queued, queue)
+    with queued_rewards(market, 1) as (queued, queue), pytest.raises(TrainingError, match=line):
+        collected(queued, queue)

@@ -13,22 +13,18 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import ndcg_score
 
 import finflow
-from finflow.arrays import BoolArray, FloatArray
+from finflow.arrays import FloatArray
 from finflow.env.rewards.ranking_reward import create_reward_function, measure, relevance_of
 from finflow.errors import ConfigError
 
 coarse = st.integers(0, 4).map(float)  # few values: ties everywhere
 
 
-def all_of(values: FloatArray) -> BoolArray:
-    return np.ones(values.shape, dtype=np.bool_)
-
-
 @given(scores=arrays(np.float64, (6, 7), elements=coarse), grades=arrays(np.float64, (6, 7), elements=coarse))
 @pytest.mark.parametrize("k", [1, 3, 7])
 def test_ndcg_is_scikit_learns_ties_included(k: int, scores: FloatArray, grades: FloatArray) -> None:
     gains = 2.0**grades - 1.0
-    found = measure("ndcg", scores, all_of(scores), gains, k)
+    found = measure("ndcg", scores, np.ones_like(scores, np.bool_), gains, k)
     expected = [ndcg_score(gain[None], score[None], k=k) for gain, score in zip(gains, scores, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
@@ -39,7 +35,7 @@ def test_measures_worked_by_hand() -> None:
     DCG@2 = 0 + 7 / log2(3) = 4.416508; the ideal is 7 + 3 / log2(3) = 8.892789. The best is second.
     """
     scores, returns = np.array([[0.4, 0.3, 0.2, 0.1]]), np.array([[0.01, 0.04, 0.03, 0.02]])
-    everything = all_of(returns)
+    everything = np.ones_like(returns, np.bool_)
     gains = relevance_of("ndcg", returns, everything, 4)
     np.testing.assert_array_equal(gains, [[0.0, 7.0, 3.0, 1.0]])
     found, best = measure("ndcg", scores, everything, gains, 2), relevance_of("hit", returns, everything, 4)
@@ -62,7 +58,7 @@ def test_ties_are_the_mean_over_all_orders(name: str) -> None:
 @given(scores=arrays(np.float64, (3, 6), elements=coarse), returns=arrays(np.float64, (3, 6), elements=coarse))
 def test_assets_that_do_not_count_are_as_if_they_were_not_there(scores: FloatArray, returns: FloatArray) -> None:
     reward = create_reward_function("mixed", k=2, grades=3)
-    candidates = all_of(scores)
+    candidates = np.ones_like(scores, np.bool_)
     candidates[:, [1, 4]] = False
     kept = [0, 2, 3, 5]
     np.testing.assert_allclose(
