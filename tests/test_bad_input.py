@@ -183,6 +183,7 @@ PROTOCOL = ("--mode", "evaluate", "--protocol")
             ["6 groups of the", "bars before the test window", "evaluation.protocol.groups", "more data"],
         ),
         (["cpcv", "--set", "evaluation.protocol.test_groups=6"], ["test_groups = 6 must be below", "groups = 6"]),
+        (["walk-forward", "--seeds", "0"], ["evaluation.protocol.seeds", "at least 1"]),
     ],
 )
 def test_a_protocol_that_cannot_be_run(

@@ -152,12 +152,16 @@ class TestSharedWithFork:
         with cores.forked(lambda: 3):
             assert forked(_process) != here
 
-    def test_calls_of_a_process_that_dies_are_made_here(self, two_cores: None) -> None:
+    @pytest.mark.parametrize("end", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: time.sleep(60.0)])
+    def test_calls_of_a_process_that_dies_or_hangs_are_made_here(
+        self, end: Callable[[], object], two_cores: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cores, "TIMEOUT", 1.0)
         here = os.getpid()
 
         def part(number: int) -> int:
             if os.getpid() != here:
-                os.kill(os.getpid(), signal.SIGKILL)
+                end()
             return number
 
         with cores.shared_with_fork(part, 3) as found:

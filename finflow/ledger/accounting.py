@@ -1,7 +1,7 @@
 """The ledger: growth, trades and their costs. One source of truth for environment, backtest and data.
 
-Weights are shares of wealth over K = assets + cash, cash last, long only. Everything is written against the array
-API: NumPy runs it in batches, torch differentiably too.
+Weights are shares of wealth over K = assets + cash, cash last, long only. NumPy runs everything in batches, and
+torch differentiably too: by the array API, and by methods that the arrays of both have, which cost half as much.
 """
 
 from __future__ import annotations

@@ -119,6 +119,13 @@ def test_a_strategy_is_told_nothing_after_its_information_set(lag: int) -> None:
         np.testing.assert_array_equal(told.observation["portfolio"][:5], told.portfolio)
 
 
+def test_prices_after_the_window_decide_nothing() -> None:
+    process, other = made_process(), made_process()
+    other.growth[90:, :-1] *= 1.5
+    left, right = (run_backtests(world, WINDOW, [EqualWeight()])[0] for world in (process, other))
+    np.testing.assert_array_equal(left.returns, right.returns)
+
+
 def test_a_strategy_cannot_write_into_the_market() -> None:
     def rewrite(information: Information) -> FloatArray:
         information.prices[-1] = 1.0

@@ -133,6 +133,12 @@ def test_figures_have_the_same_bits_whatever_the_number_of_threads() -> None:
     assert said[0] == said[1]
 
 
+def test_without_skill_the_choice_is_a_coin() -> None:
+    """The mean of sixty values that deviate by .21 deviates by .027: three times that."""
+    found = [overfitting(np.random.default_rng(seed).normal(0.0, 0.01, (640, 30)), 8).pbo for seed in range(60)]
+    assert abs(np.mean(found) - 0.5) < 0.08
+
+
 # --- choosing the best of several: what it is worth is that of CSCV, and of the tests that account for the choice
 
 
