@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import Parser, plain
+from finflow.cli.options import Parser, as_yaml
 from finflow.config import Config, describe_schema
 from finflow.files import write_atomically
 
@@ -59,7 +59,7 @@ def configuration_page() -> str:
             about = Config.model_fields[head].description
             lines += ["", f"## {head}: {about}", "", f"More in [{PAGES[head].rpartition('/')[2]}]({PAGES[head]}).", ""]
             lines += ["| key | default | what it does | allowed |", "|---|---|---|---|"]
-        cells = (f"`{head}.{name}`", f"`{plain(default)}`", description, allowed)
+        cells = (f"`{head}.{name}`", f"`{as_yaml(default)}`", description, allowed)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -187,9 +187,9 @@ def resume_configuration(arguments: argparse.Namespace, path: Path) -> Config:
     config = resolve(arguments, base)
     for key, value in changed_values(base, config).items():
         if config_hash(replace_values(base, {key: value})) != config_hash(base):
-            before = plain(values_by_key(base)[key])
+            before = as_yaml(values_by_key(base)[key])
             raise ConfigError(
-                f"{key} is {plain(value)}, but the run in {path} has {before}; a resumed run keeps its "
+                f"{key} is {as_yaml(value)}, but the run in {path} has {before}; a resumed run keeps its "
                 "configuration: leave that out, or start a new run"
             )
     return config
@@ -282,7 +282,7 @@ def _existing_path(path: Path | None) -> Path | None:
     return shipped if shipped.is_file() else path
 
 
-def plain(value: object) -> str:
+def as_yaml(value: object) -> str:
     """A value as it is written in YAML."""
     if value is None:
         return "null"

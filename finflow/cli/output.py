@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finflow.cli.options import plain, program
+from finflow.cli.options import as_yaml, program
 
 if TYPE_CHECKING:
     from finflow.training.audit.look_ahead import Finding
@@ -109,6 +109,6 @@ def describe_configuration() -> str:
         if (head := key.partition(".")[0]) != section:
             section = head
             lines.append("")
-        lines.append(f"{key} = {plain(default)}")
+        lines.append(f"{key} = {as_yaml(default)}")
         lines += textwrap.wrap(f"{description}; {allowed}", 100, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)

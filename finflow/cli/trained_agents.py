@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finflow.cli.option_table import ANSWERS, ASKED, DIRECT
-from finflow.cli.options import checkpoint_configuration, evaluation_overrides, explicit, place_of, plain, resolve
+from finflow.cli.options import as_yaml, checkpoint_configuration, evaluation_overrides, explicit, place_of, resolve
 from finflow.cli.output import open_page, show_audit, show_outcome, show_report
 from finflow.errors import CheckpointError, ConfigError, FinflowError
 from finflow.provenance import short_hash
@@ -47,7 +47,7 @@ def run_evaluation(
 
     agents = load_agents(paths, overrides)
     folder = place_of(arguments, agents.folder, 1 if len(paths) == 1 else 2)
-    deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
+    deciding = {key: as_yaml(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
     if deciding:  # else the agents' own folder, whose report no other evaluation may replace
         folder = folder / "evaluations" / short_hash(json.dumps(deciding))
     outcome = evaluate_agents(agents, folder, with_backtest)

@@ -105,7 +105,7 @@ class PolicyProbe(NamedTuple):
 
 
 def _entropies(probe: PolicyProbe) -> tuple[Tensor, Tensor]:
-    """Entropies of `measure`: of the portfolios, and of the policy.
+    """Entropies of `policy_figures`: of the portfolios, and of the policy.
 
     An asset that is not listed has a weight of exactly zero, and its dimension is counted nowhere.
     """
@@ -123,7 +123,7 @@ def _entropies(probe: PolicyProbe) -> tuple[Tensor, Tensor]:
     return entropies.mean(), (densities / (counts - 1.0).clamp(min=1.0)).mean().clamp(max=0.0).exp()
 
 
-def measure(probe: PolicyProbe, kl: Tensor | None = None) -> dict[str, float]:
+def policy_figures(probe: PolicyProbe, kl: Tensor | None = None) -> dict[str, float]:
     """Figures of a policy on the fixed states, read from the device at once.
 
     Returns

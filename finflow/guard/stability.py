@@ -184,7 +184,7 @@ class StabilityMonitor:
         return self._judge("rewards", bool(outliers.any()), False, float(outliers.sum()), None)
 
     def check_policy(self, figures: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
-        """Check figures of ``signals.measure`` on fixed states: now, and at the last healthy snapshot."""
+        """Check figures of ``signals.policy_figures`` on fixed states: now, and at the last healthy snapshot."""
         if not all(math.isfinite(value) for value in figures.values()):
             return [self._event(ALARM, "policy", "the policy's decisions are not finite")]
         events = self.check_entropy(

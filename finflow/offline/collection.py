@@ -29,7 +29,7 @@ from finflow.offline.dataset import (
     Recorder,
     Rows,
     data_card,
-    join_rows,
+    join_recordings,
 )
 from finflow.offline.imported_decisions import price_decisions, read_decisions
 from finflow.provenance import code_hash
@@ -113,7 +113,7 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
             "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
             "day know its prices; leave offline.decisions out"
         )
-    rows = join_rows(parts)
+    rows = join_recordings(parts)
     columns: dict[str, Any] = {name: rows[name].astype(kind) for name, kind in COLUMNS.items()}
     reward_scale = float(rows["reward"].std())
     refuse(

@@ -82,7 +82,7 @@ class Recorder:
         return {name: column.reshape(-1, *column.shape[2:]) for name, column in stacked.items()}
 
 
-def join_rows(parts: list[Rows]) -> Rows:
+def join_recordings(parts: list[Rows]) -> Rows:
     """Rows of several recordings, one after the other; episodes are numbered on."""
     first = np.cumsum([0, *(part["episode"].max() + 1 for part in parts)])
     numbered = [{**part, "episode": part["episode"] + count} for part, count in zip(parts, first[:-1], strict=True)]

@@ -51,7 +51,7 @@ def rule_judge(rules: Sequence[str], bars_per_year: int) -> Judge:
     parsed = [found.groups() for rule in rules if (found := RULE.fullmatch(rule.strip()))]
 
     def kept(path: PortfolioPath) -> list[bool]:
-        measures = measure(path, bars_per_year)
+        measures = path_measures(path, bars_per_year)
         return [
             measures[name] <= float(limit) if sign == "<=" else measures[name] >= float(limit)
             for name, sign, limit in parsed
@@ -64,7 +64,7 @@ def rule_judge(rules: Sequence[str], bars_per_year: int) -> Judge:
     return chance
 
 
-def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
+def path_measures(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
     """Measures of a segment that rules name: ``turnover`` and ``volatility`` a year, ``loss`` of the worst bar."""
     return {
         "drawdown": -float(max_drawdown(path.returns)),

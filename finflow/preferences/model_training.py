@@ -259,7 +259,7 @@ class ModelFigures(NamedTuple):
         return text
 
 
-def figures_of(pairs: PairTensors, rows: Rows, lead: Tensor, mistakes: float = 0.0) -> ModelFigures:
+def model_figures(pairs: PairTensors, rows: Rows, lead: Tensor, mistakes: float = 0.0) -> ModelFigures:
     """Figures of some pairs from leads (rows,) in log odds and the model's share of mistakes; ties are left out."""
     decided = pairs.targets[rows] != 0.5
     columns = (lead, pairs.targets[rows], pairs.chances[rows])
@@ -278,7 +278,7 @@ def figures_of(pairs: PairTensors, rows: Rows, lead: Tensor, mistakes: float = 0
 
 def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigures:
     """Figures of a model on some pairs."""
-    return figures_of(pairs, rows, leads(pairs, model, rows), float(model.mistakes))
+    return model_figures(pairs, rows, leads(pairs, model, rows), float(model.mistakes))
 
 
 class LearningReport(NamedTuple):

@@ -24,7 +24,7 @@ from finflow.offline.collection import AIM_SMOOTHING
 from finflow.preferences.model_training import (
     LearningReport,
     ModelFigures,
-    figures_of,
+    model_figures,
     preference_loss,
     split_pairs,
     train_with_early_stopping,
@@ -172,7 +172,7 @@ def learn_policy(
     """
 
     def figures(total: Tensor, rows: Rows) -> ModelFigures:
-        return figures_of(pairs, rows, objective.leads(total, rows))
+        return model_figures(pairs, rows, objective.leads(total, rows))
 
     split = split_pairs(pairs, seed)
     objective = DirectObjective.of(method, config, pairs, reference)

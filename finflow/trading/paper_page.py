@@ -128,7 +128,7 @@ def paper_schema() -> dict[str, Any]:
     return schema_of(PaperNumbers, "paper.json of finflow")
 
 
-def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None, panel: MarketPanel) -> PaperNumbers:
+def paper_numbers(lines: Sequence[Mapping[str, Any]], expected: Expectation | None, panel: MarketPanel) -> PaperNumbers:
     """Numbers of an account from its evenings, as the log has them, and the panel's returns of cash."""
     filled = [line for line in lines if line["filled"] is not None]
     ended = [line for line in filled if line["simple_return"] is not None]

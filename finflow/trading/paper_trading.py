@@ -32,7 +32,7 @@ from finflow.trading.account_state import DECISION, STATE, fills_of
 from finflow.trading.alpaca_broker import BrokerNotReady, OrderRouting
 from finflow.trading.decide_mode import ALPACA, Request, decide, open_routing
 from finflow.trading.live_market import TRADING, load_prices, load_trading_agents, market_until
-from finflow.trading.paper_page import Expectation, PaperNumbers, numbers_of, paper_page
+from finflow.trading.paper_page import Expectation, PaperNumbers, paper_numbers, paper_page
 from finflow.trading.price_checks import calendar_of
 from finflow.training.judging.agent_strategy import Agents
 
@@ -162,7 +162,7 @@ class _Trading:
             entry = {"kind": PAPER, "account": str(self.first), "settings": mark, **asdict(evening)}
             self.log.append(entry)
             self.lines.append(entry)
-        numbers = numbers_of(self.lines, self._expectation(panel.bars_per_year), panel)
+        numbers = paper_numbers(self.lines, self._expectation(panel.bars_per_year), panel)
         folder = self.folder / PAPER / str(self.first)
         page = paper_page(numbers)
         write_together({folder / "paper.html": page.html(), folder / "paper.json": page.json()})

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from finflow.evaluation.analysis.attribution import attribute, expert_shares, linked, section
+from finflow.evaluation.analysis.attribution import attribute, attribution_section, expert_shares, linked
 from finflow.evaluation.backtest import ComparisonContext, run_backtests
 from finflow.strategies.strategy import Information
 from tests.evaluation.made_up import backtest_of, context_of, process_of, returns_of
@@ -92,7 +92,7 @@ def test_a_holding_is_shared_by_those_who_built_it() -> None:
 def test_the_section_has_lines_that_sum_and_equal_weight_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finflow.evaluation.analysis.attribution.SHOWN", 2)
     process = process_of()
-    made = section(context_of(process, WINDOW, "risk-parity", "equal-weight"), EXPERTS)
+    made = attribution_section(context_of(process, WINDOW, "risk-parity", "equal-weight"), EXPERTS)
     assert len(made.tables[0].rows) == 4 + 3, "of many assets the best and the worst"
     for numbers in made.numbers.values():
         assert numbers["experts"] is None
@@ -101,7 +101,7 @@ def test_the_section_has_lines_that_sum_and_equal_weight_beside(monkeypatch: pyt
         )
     assert [len(table.columns) for table in made.tables] == [3]
     context = ComparisonContext(process, WINDOW, {"mixing": Mixing}, run_backtests(process, WINDOW, [Mixing()]))
-    agent = section(context, EXPERTS).numbers["mixing"]
+    agent = attribution_section(context, EXPERTS).numbers["mixing"]
     assert list(agent["experts"]) == ["one", "two", "none"]
     assert sum(agent["experts"].values()) == pytest.approx(agent["risky"], abs=1e-12)
     json.dumps(agent, allow_nan=False)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.analysis.sweeps import sweep_section
-from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, numbers_of
+from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, run_numbers
 from finflow.evaluation.report.report import write_report
 from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
 from finflow.evaluation.statistics.bootstrap import Estimate, Interval, Resampling
@@ -105,7 +105,7 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
     daily = {label: DailyReturns(returns[n], np.zeros(days), returns[3], returns[3]) for n, label in enumerate(labels)}
     best = judge_best(daily, 5, Resampling(99, 21, 0))
     page = comparison_page(
-        {label: numbers_of(metrics, n) for n, label in enumerate(labels)},
+        {label: run_numbers(metrics, n) for n, label in enumerate(labels)},
         {**{label: one.returns for label, one in daily.items()}, "equal-weight": returns[3]},
         {"group 1": group},
         {"train.seed": {label: str(n) for n, label in enumerate(labels)}},

@@ -13,10 +13,10 @@ from finflow.evaluation.analysis.expert_traits import (
     CLAIMS,
     TRAITS,
     ExpertTraits,
+    expert_section,
     expert_traits,
     gate_by_state,
     gate_section,
-    section,
 )
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
@@ -117,7 +117,7 @@ def test_names_are_claims(changes: dict[str, float], fails: str | None) -> None:
 def test_the_section_shows_every_number_it_has(
     read_page: Callable[[str], Any], numbers_hold: Callable[[Any, Any], int]
 ) -> None:
-    told = section(made_up(growth_momentum=2.5), "the decisions of the validation window")
+    told = expert_section(made_up(growth_momentum=2.5), "the decisions of the validation window")
     assert told.numbers["as_called"]["momentum"] == {"sleeve": False, "total": False, "invested": True}  # type: ignore[index]
     assert numbers_hold(read_page(section_html(told)), {"expert_traits": told.numbers}) == 2 * 6 * 6
 

@@ -60,7 +60,7 @@ def test_equal_weight_is_the_market_less_what_it_costs_and_etfs_count_on_the_day
     moves = np.random.default_rng(0).normal(0, 0.01, (210, 2))
     prices = pd.DataFrame(np.exp(np.cumsum(moves, axis=0)), index=dates, columns=["X", "Y"])
     now, early = (
-        factors.section(process.panel, range(bars.start + 1, bars.stop + 1), context.runs, etfs)
+        factors.factor_section(process.panel, range(bars.start + 1, bars.stop + 1), context.runs, etfs)
         for etfs in (prices, shipped_table("factors_dataset"))
     )
     assert now is not None

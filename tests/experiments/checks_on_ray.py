@@ -242,7 +242,7 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
 def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
     cluster: Any, two_nodes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_report, "draw_figures", lambda *given: [])
+    monkeypatch.setattr(study_report, "draw_study_figures", lambda *given: [])
     search: dict[str, object] = {
         "market.source": "synthetic",
         "market.synthetic.bars": 1500,

@@ -28,8 +28,8 @@ from finflow.experiments.jobs.independent_trainings import (
     finished_best,
     make_seed_job,
     run_all,
-    train,
     train_all,
+    train_one,
 )
 from finflow.experiments.tasks import ComputeResources
 from finflow.strategies.strategy import Information
@@ -114,13 +114,13 @@ def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_a
 ) -> None:
     """The best so far may have been written by then; nothing goes on from it."""
     training, panels = copy(serial, tmp_path).trainings[0], {"": serial.panel}
-    train(panels, training)
+    train_one(panels, training)
     (run,) = runs_of(training)
     (run / "models" / "checkpoint_latest.safetensors").unlink()
     note = training.folder / "training.json"
     note.write_text(json.dumps({**json.loads(note.read_text()), "finished": False}))
     (training.folder / "20200101_000000" / "models").mkdir(parents=True)  # killed before it was noted
-    train(panels, training)
+    train_one(panels, training)
     assert len(runs_of(training)) == 1
     assert finished_best(training, serial.panel) is not None
 
@@ -140,7 +140,7 @@ def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
         return trainer.train_iql()
 
     monkeypatch.setattr(FinFlowTrainer, "train_iql", begin_again)
-    train(panels, training)
+    train_one(panels, training)
     assert len(runs_of(training)) == 1
     assert finished_best(training, serial.panel) is not None
     assert not list(training.folder.glob(".*"))

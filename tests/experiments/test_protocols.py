@@ -20,7 +20,7 @@ from finflow.config import Config, ProtocolConfig, dump_config
 from finflow.errors import FinflowError, MarketError
 from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
-from finflow.experiments.jobs.independent_trainings import finished_best, train
+from finflow.experiments.jobs.independent_trainings import finished_best, train_one
 from finflow.experiments.jobs.protocols import ProtocolJob, make_protocol_job
 from finflow.experiments.jobs.walk_forward import HISTORY, Fold, Protocol, folds_of
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
@@ -63,7 +63,7 @@ def with_a_hole(plan: ProtocolJob) -> Fold:
 def train_fold(plan: ProtocolJob, fold: Fold, seed: int) -> Path:
     """Make a training in this process; its best checkpoint."""
     training, panels = plan.fold_training(fold, seed), {plan.market: plan.panel}
-    train(panels, training)
+    train_one(panels, training)
     best = finished_best(training, plan.panel)
     assert best is not None
     return best

@@ -261,7 +261,7 @@ def test_a_stopped_retraining_ends_with_the_same_bytes_and_a_later_one_is_counte
     whole = {name: (folder / name).read_bytes() for name in ("retrain.json", "retrain.html", "returns.csv")}
     shutil.rmtree(folder)
 
-    real, begun = independent_trainings.train, []
+    real, begun = independent_trainings.train_one, []
 
     def stopped_at_the_second(panels: Any, training: Any) -> Any:
         begun.append(training.name)
@@ -269,7 +269,7 @@ def test_a_stopped_retraining_ends_with_the_same_bytes_and_a_later_one_is_counte
             raise KeyboardInterrupt
         return real(panels, training)
 
-    monkeypatch.setattr(independent_trainings, "train", stopped_at_the_second)
+    monkeypatch.setattr(independent_trainings, "train_one", stopped_at_the_second)
     assert retrain(old) == 130
     assert "the same command continues" in capsys.readouterr().err
     assert not (folder / "retrain.json").exists()

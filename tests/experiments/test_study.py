@@ -28,7 +28,7 @@ from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.task_progress import this_host
 from finflow.experiments.tuning import study_report, trial_store
 from finflow.experiments.tuning.study import EXCESS, REASON, UPDATES, encode_returns, space_of
-from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, draw_figures, study_files
+from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, draw_study_figures, study_files
 from finflow.experiments.tuning.trial_store import TrialStore, open_store
 
 IDENTITY = {"objective": "sharpe", "space": '{"a": "0 to 1"}'}
@@ -351,7 +351,7 @@ def study(objective: tuple[str, ...] = ("sharpe",), count: int = 8) -> StudyData
 @pytest.fixture(autouse=True)
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures cost seconds, and most tests look at numbers: they are drawn where a test asks for them."""
-    monkeypatch.setattr(study_report, "draw_figures", lambda *_: [])
+    monkeypatch.setattr(study_report, "draw_study_figures", lambda *_: [])
 
 
 def test_every_number_on_the_page_is_in_the_file() -> None:
@@ -388,7 +388,7 @@ def test_the_page_stands_alone_and_believes_nobody() -> None:
 def test_there_is_a_figure_for_each_view(
     monkeypatch: pytest.MonkeyPatch, objective: tuple[str, ...], views: set[str]
 ) -> None:
-    monkeypatch.setattr(study_report, "draw_figures", draw_figures)
+    monkeypatch.setattr(study_report, "draw_study_figures", draw_study_figures)
     files = study_files(study(objective))
     assert {f"{view}.png" for view in views} <= {name for name in files if name.endswith(".png")}
     shown = re.findall(r'id="([^"]+)"', str(files[PAGE]))

@@ -99,7 +99,7 @@ def outcome(found: tuple[Config, StudyOutcome, list[str]]) -> StudyOutcome:
 @pytest.fixture
 def no_study_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of searches with all their numbers but no pictures, which take seconds; ``found`` has them."""
-    monkeypatch.setattr(study_report, "draw_figures", lambda *given: [])
+    monkeypatch.setattr(study_report, "draw_study_figures", lambda *given: [])
 
 
 def course(

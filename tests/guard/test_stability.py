@@ -19,8 +19,8 @@ from finflow.guard.signals import (
     RewardHackingMonitor,
     RobustWindow,
     ScoredValidation,
-    measure,
     parameter_norms,
+    policy_figures,
 )
 from finflow.guard.stability import ENTROPY_LIMIT, GATE_LIMIT, HEALTHY_SHARE, SKIP_LIMIT, GuardState, StabilityMonitor
 
@@ -205,17 +205,17 @@ def test_a_window_is_robust_and_follows() -> None:
 def test_figures_of_a_policy_are_those_worked_out_by_hand() -> None:
     weights, held = torch.tensor([[0.25, 0.25, 0.25, 0.25]]), torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     probe = PolicyProbe(torch.zeros(1, 3), torch.full((1, 3), -1.0), weights, held, torch.tensor([[0.1, 0.7, 0.2]]))
-    figures = measure(probe, torch.tensor(0.5))
+    figures = policy_figures(probe, torch.tensor(0.5))
     assert figures["concentration"] == pytest.approx(1.0)
     assert figures["gate"] == pytest.approx(0.7)
     assert figures["turnover"] == pytest.approx(0.75)
-    assert (figures["kl"], measure(probe)["kl"]) == (0.5, 0.0)
+    assert (figures["kl"], policy_figures(probe)["kl"]) == (0.5, 0.0)
     entropy = 3 * (0.5 * math.log(2 * math.pi * math.e) - 1.0) + 4 * math.log(0.25)
     assert figures["policy_entropy"] == pytest.approx(math.exp((entropy + math.lgamma(4)) / 3), rel=1e-5)
     unlisted = torch.nn.functional.pad(weights, (1, 0))  # an asset that is not listed counts nowhere
     wider = PolicyProbe(torch.zeros(1, 4), torch.full((1, 4), -1.0), unlisted, unlisted, probe.gate)
     for name in ("concentration", "policy_entropy"):
-        assert measure(wider)[name] == pytest.approx(figures[name], rel=1e-5)
+        assert policy_figures(wider)[name] == pytest.approx(figures[name], rel=1e-5)
 
 
 def test_an_event_names_its_limit_and_is_json_also_where_its_value_is_not() -> None:

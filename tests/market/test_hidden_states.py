@@ -15,7 +15,14 @@ from statsmodels.tsa.regime_switching.markov_regression import MarkovRegression
 
 from finflow.arrays import FloatArray, IntArray
 from finflow.market.features.market_features import TwoStates, crisis, fit_states
-from finflow.market.features.regimes import SwitchingModel, fit_regimes, fit_switching, forward, regime, smooth
+from finflow.market.features.regimes import (
+    SwitchingModel,
+    fit_regimes,
+    fit_switching,
+    forward,
+    forward_backward,
+    regime,
+)
 from finflow.market.features.rolling_windows import PanelView
 from tests.env.conftest import panel_of
 
@@ -161,7 +168,7 @@ def test_probabilities_are_those_of_an_independent_implementation(fitted: tuple[
     probabilities, likelihood = forward(densities, model.transitions, first)
     assert np.abs(probabilities - found.filtered_marginal_probabilities).max() < 1e-9
     assert likelihood - 0.5 * 2000 * np.log(2.0 * np.pi) == pytest.approx(found.llf, abs=1e-6)
-    smoothed, pairs, _ = smooth(densities, model.transitions, first)
+    smoothed, pairs, _ = forward_backward(densities, model.transitions, first)
     assert np.abs(smoothed - found.smoothed_marginal_probabilities).max() < 1e-9
     theirs_pairs = found.smoothed_joint_probabilities[:, :, 1:].sum(axis=2)  # [to, from]
     assert np.abs(pairs - theirs_pairs.T).max() < 1e-6

@@ -17,7 +17,7 @@ from finflow.preferences.judged_pairs import (
     judge_pairs,
     log_growth,
     mean_variance,
-    measure,
+    path_measures,
     rule_judge,
     segment_calmar,
     synthetic_judge,
@@ -48,7 +48,7 @@ def test_utilities_by_hand(path_of: MakePath) -> None:
 
 
 def test_measures_by_hand(path_of: MakePath) -> None:
-    found = measure(path_of([0.1, -0.2, 0.05], turnover=0.01), 252)
+    found = path_measures(path_of([0.1, -0.2, 0.05], turnover=0.01), 252)
     expected = {"drawdown": 0.2, "turnover": 2.52, "return": 1.1 * 0.8 * 1.05 - 1.0, "loss": 0.2}
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, abs=1e-12)

@@ -25,11 +25,11 @@ from finflow.errors import CheckpointError, FinflowError
 from finflow.preferences.judged_pairs import make_judge, synthetic_judge
 from finflow.preferences.model_training import (
     LearningReport,
-    figures_of,
     fit_model,
     fitted_link,
     judge_model,
     learn_model,
+    model_figures,
     negative_log_likelihood,
     preference_loss,
     probability,
@@ -146,13 +146,13 @@ def test_figures_by_hand(pairs: PairTensors) -> None:
     lead = torch.tensor([2.0, 2.0, -1.0, 0.0, 5.0], dtype=torch.float64)
     told = {"targets": torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5]), "chances": torch.tensor([0.9, 0.9, 0.1, 0.9, 0.5])}
     few = PairTensors(**{**pairs._asdict(), **told})
-    found = figures_of(few, np.arange(5), lead)
+    found = model_figures(few, np.arange(5), lead)
     assert (found.pairs, found.accuracy) == (4, (1 + 0 + 1 + 0.5) / 4)
     assert found.attainable == pytest.approx(0.9)
     assert found.share == pytest.approx((0.625 - 0.5) / 0.4)
     high, low = 1 / (1 + np.exp(-2.0)), 1 / (1 + np.exp(1.0))
     assert found.ece == pytest.approx((2 * abs(high - 0.5) + low + 0.5) / 4)
-    assert figures_of(few, np.array([4]), lead[4:]).accuracy is None
+    assert model_figures(few, np.array([4]), lead[4:]).accuracy is None
 
 
 def test_temperature_and_mistakes_are_told_apart() -> None:

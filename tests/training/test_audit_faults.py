@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from finflow.env import decision_process as decision
 from finflow.env.decision_process import DecisionProcess
-from finflow.market.features.feature_set import compute_features
+from finflow.ledger.accounting import drift
+from finflow.market.features import feature_set as features
 from finflow.market.panel import MarketPanel, Split, split_panel
 from finflow.market.sources import panel_loader as sources
+from finflow.offline.collection import Behaviour
 from finflow.training.audit import audit_subjects as audited, configuration_audit as auditing
 from finflow.training.audit.configuration_audit import audit_configuration
 from finflow.training.audit.look_ahead import FOREKNOWLEDGE, verdict_of
@@ -27,8 +30,6 @@ pytestmark = pytest.mark.usefixtures("smaller_audit")
 
 
 def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.market.features import feature_set as features
-
     real = features.fit_features
 
     def scaled_by_all_bars(panel: Any, fit_until: int, chosen: Any) -> Any:
@@ -60,18 +61,21 @@ def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch, lags: Container[int] = (0, 1, 2)) -> None:
     real = DecisionProcess.observe
 
     def late(self: DecisionProcess, state: Any) -> Any:
-        return {**real(self, state), "market": self.market_features[state.bar]}
+        seen = real(self, state)
+        return {**seen, "market": self.market_features[state.bar]} if self.lag in lags else seen
 
     monkeypatch.setattr(DecisionProcess, "observe", late)
 
 
-def _portfolio_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.ledger.accounting import drift
+def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    _observation_of_the_fill_bar(monkeypatch, (2,))
 
+
+def _portfolio_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     real = DecisionProcess.observed_portfolio
 
     def late(self: DecisionProcess, state: Any) -> Any:
@@ -89,8 +93,6 @@ def _prices_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.offline.collection import Behaviour
-
     real = Behaviour._aims
 
     def late(self: Behaviour, *given: Any) -> Any:
@@ -103,34 +105,20 @@ def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _growth_of_the_next_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env import decision_process as decision
-
     real = decision.growth_of
     monkeypatch.setattr(decision, "growth_of", lambda panel, fill: np.roll(real(panel, fill), -1, axis=0))
 
 
 def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     """The return that ends at the fill is paid, not the one that begins there: a fill at the bar before."""
-    from finflow.env import decision_process
-
-    real = decision_process._rows
+    real = decision._rows
 
     def early(table: Any, state: Any) -> Any:
         if table.shape[1] == state.weights.shape[-1]:  # growth alone has a column for cash
             state = dataclasses.replace(state, bar=state.bar - 1)
         return real(table, state)
 
-    monkeypatch.setattr(decision_process, "_rows", early)
-
-
-def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = DecisionProcess.observe
-
-    def late(self: DecisionProcess, state: Any) -> Any:
-        seen = real(self, state)
-        return {**seen, "market": self.market_features[state.bar]} if self.lag == 2 else seen
-
-    monkeypatch.setattr(DecisionProcess, "observe", late)
+    monkeypatch.setattr(decision, "_rows", early)
 
 
 def _through_the_door(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -173,8 +161,8 @@ def _a_bar_too_many_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _held_out_scaled_on_the_test_window(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(self: TrainingData) -> DecisionProcess:
-        features = compute_features(self.panel, self.split.test_end, self.config.features)
-        return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
+        scaled = features.compute_features(self.panel, self.split.test_end, self.config.features)
+        return DecisionProcess(self.panel, scaled, self.config.env, self.config.objectives, self.moments)
 
     monkeypatch.setattr(TrainingData, "held_out_process", late)
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from finflow.cli import main
-from finflow.config import Config, FeaturesConfig, load_config
+from finflow.config import FeaturesConfig, dump_config, load_config
 from finflow.errors import FinflowError, MarketError
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
@@ -23,6 +23,7 @@ from finflow.training.audit.configuration_audit import audit_configuration
 from finflow.training.audit.look_ahead import FOREKNOWLEDGE, Finding, Probe, verdict_of
 from finflow.training.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
 from finflow.training.data.training_data import prepare
+from tests.commands import refusal
 from tests.short_trainings import FEW_EPISODES
 from tests.training.whole_trainings import Make
 
@@ -313,16 +314,10 @@ def test_single_bars_cover_a_month_of_every_window_and_notable_days(tiny: Make) 
     assert any(340 + int(inside.argmin()) in run for run in bars)
 
 
-def _arguments(config: Config) -> list[str]:
-    market = config.market
-    keys = {"market.source": "csv", "market.path": market.path, "market.train_end": market.train_end}
-    keys |= {"market.validation_end": market.validation_end, "env.episode_length": 20}
-    return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
-
-
 @pytest.mark.usefixtures("own")
 def test_the_mode_prints_a_table_and_ends_with_0_when_clean(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--mode", "audit", *_arguments(tiny())]) == 0
+    Path("tiny.yaml").write_text(dump_config(tiny()), "utf-8")
+    assert main(["--mode", "audit", "--config", "tiny.yaml"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out.splitlines()[0].split()[:3] == ["component", "probes", "dates"]
@@ -331,13 +326,10 @@ def test_the_mode_prints_a_table_and_ends_with_0_when_clean(tiny: Make, capsys: 
 
 @pytest.mark.usefixtures("own")
 def test_the_mode_ends_with_2_and_one_line_that_names_the_leak(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [*_arguments(tiny()), "--strategy", "mine:Frames", "--set", "features.extra=mine:label"]
-    assert main(["--mode", "audit", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert shown.err.startswith("error: feature mine:label looks ahead: with the future ")
-    assert "strategy mine:Frames" in shown.err
-    assert shown.err.count("\n") == 1
-    assert "nothing looks ahead" not in shown.out
+    Path("tiny.yaml").write_text(dump_config(tiny(features__extra=["mine:label"])), "utf-8")
+    said = refusal(capsys, "--mode", "audit", "--config", "tiny.yaml", "--strategy", "mine:Frames")
+    assert said.startswith("error: feature mine:label looks ahead: with the future ")
+    assert "strategy mine:Frames" in said
 
 
 # --- features of one's own

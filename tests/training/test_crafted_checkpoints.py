@@ -25,6 +25,7 @@ from tests.commands import refusal
 from tests.training.whole_trainings import Make, train_through
 
 CPU = torch.device("cpu")
+LATEST = Path("run/models/checkpoint_latest.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def trained(shared: Make) -> Path:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> Path:
-    """A folder with a copy of the run, of which the latest checkpoint is the only one."""
+    """The working folder, with a copy of the run, of which the latest checkpoint is the only one."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained, tmp_path / "run")
     for path in (tmp_path / "run" / "models").iterdir():
@@ -120,10 +121,9 @@ def test_a_crafted_checkpoint_is_one_line_and_status_2(
 ) -> None:
     """On the real command line; training itself is not reached."""
     monkeypatch.setattr(trainer, "finetune", lambda *_: pytest.fail("it was trained on"))
-    latest = desk / "run" / "models" / "checkpoint_latest.safetensors"
-    tensors, facts = read_tensors(latest)
+    tensors, facts = read_tensors(LATEST)
     CRAFTED[case](tensors, facts)
-    write_tensors(latest, tensors, facts)
+    write_tensors(LATEST, tensors, facts)
     said = refusal(capsys, "--mode", "train", "--resume", "run")
     assert said.startswith("error: ")
 
@@ -131,23 +131,22 @@ def test_a_crafted_checkpoint_is_one_line_and_status_2(
 def test_facts_deeper_than_json_itself_would_write_are_one_line(
     desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    latest, real = desk / "run" / "models" / "checkpoint_latest.safetensors", json.dumps
-    tensors, facts = read_tensors(latest)
+    real = json.dumps
+    tensors, facts = read_tensors(LATEST)
     text = real(facts)[:-1] + ', "deep": ' + "[" * 100_000 + "]" * 100_000 + "}"
     with monkeypatch.context() as patch:
         patch.setattr("finflow.tensor_file.json.dumps", lambda value, **_: text if value is facts else real(value))
-        write_tensors(latest, tensors, facts)
+        write_tensors(LATEST, tensors, facts)
     assert "nested too deeply" in refusal(capsys, "--mode", "train", "--resume", "run")
 
 
 def test_the_cases_above_are_crafted_from_one_that_is_taken(desk: Path) -> None:
     """Otherwise they would be refused for another reason."""
-    latest = desk / "run" / "models" / "checkpoint_latest.safetensors"
-    checkpoint = read_checkpoint(latest)
-    write_tensors(latest, checkpoint.tensors, checkpoint.facts)
+    checkpoint = read_checkpoint(LATEST)
+    write_tensors(LATEST, checkpoint.tensors, checkpoint.facts)
     resumed = FinFlowTrainer(configuration_of(desk / "run"), resume=desk / "run")
     tensors, facts = capture(resumed._begin().state)
-    given = read_checkpoint(latest)
+    given = read_checkpoint(LATEST)
     kept = given.facts["training"].keys() - {"watch", "counters"}  # the best checkpoint is not in the folder
     assert {name: facts[name] for name in kept} == {name: given.facts["training"][name] for name in kept}
     assert facts.keys() == given.facts["training"].keys()

@@ -18,10 +18,7 @@ from finflow.agent.networks.distributions import LogisticNormal, log_ratios
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.env.decision_process import with_trading
-from finflow.evaluation.analysis.attribution import (
-    decisions_section,
-    largest_trades,
-)
+from finflow.evaluation.analysis.attribution import decisions_section, largest_trades
 from finflow.evaluation.backtest import run_backtests, with_memos
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone

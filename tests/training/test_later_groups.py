@@ -15,28 +15,15 @@ from finflow.training.off_policy import learners
 from finflow.training.phases import finetune as phase
 from finflow.training.phases.run_guard import RunGuard, restore_snapshot
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import WITH_BLOCKS, Make, latest, train_through
+from tests.training.whole_trainings import WITH_BLOCKS, Make, check_same_learning, latest, train_through
 
 FOUR = {**WITH_BLOCKS, "out_of_fold__blocks": 4, "guard__rollback__save_interval": 3}  # 5 learners: 3 and 2
-Learned = tuple[dict[str, torch.Tensor], Any, str]
-
-
-def learned(trainer: FinFlowTrainer) -> Learned:
-    """All of a training's state and figures; configurations name other folders."""
-    tensors, facts = read_tensors(latest(trainer))
-    return tensors, facts["training"], (trainer.run_folder / "metrics.jsonl").read_text()
-
-
-def check_same(one: Learned, other: Learned) -> None:
-    assert one[0].keys() == other[0].keys()
-    assert [name for name, tensor in one[0].items() if not torch.equal(tensor, other[0][name])] == []
-    assert one[1:] == other[1:]
 
 
 @pytest.fixture(scope="module")
-def here(shared: Make) -> Learned:
+def here(shared: Make) -> FinFlowTrainer:
     """The training in one process."""
-    return learned(train_through(shared(**FOUR)))
+    return train_through(shared(**FOUR))
 
 
 class LearnerCalls(cores.ForkedCalls[Any, Any]):
@@ -62,16 +49,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[cores.ForkedCalls[Any, Any]]:
 
 
 def test_in_a_second_process_they_learn_the_same_bits(
-    here: Learned, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]]
+    here: FinFlowTrainer, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]]
 ) -> None:
-    check_same(learned(train_through(tiny(**FOUR))), here)
+    check_same_learning(train_through(tiny(**FOUR)), here)
     assert len(calls) == 1
     assert not calls[0].process.is_alive()
 
 
 @pytest.mark.parametrize("place", [13, 14])
 def test_where_that_process_is_killed_they_learn_the_same_bits(
-    place: int, here: Learned, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
+    place: int,
+    here: FinFlowTrainer,
+    tiny: Make,
+    calls: list[cores.ForkedCalls[Any, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Killed in a piece of work, and when the state is asked for: what came after the last state is done again."""
     original, begun = LearnerCalls.begin, []
@@ -84,7 +75,7 @@ def test_where_that_process_is_killed_they_learn_the_same_bits(
         original(self, work)
 
     monkeypatch.setattr(LearnerCalls, "begin", begin)
-    check_same(learned(train_through(tiny(**FOUR))), here)
+    check_same_learning(train_through(tiny(**FOUR)), here)
     assert None in begun[: place - 1]
     assert (begun[-1] is None) == (place == 14)
     assert len(begun) == place
@@ -92,7 +83,7 @@ def test_where_that_process_is_killed_they_learn_the_same_bits(
 
 
 def test_an_error_in_their_decisions_loses_nothing(
-    here: Learned,
+    here: FinFlowTrainer,
     tiny: Make,
     calls: list[cores.ForkedCalls[Any, Any]],
     monkeypatch: pytest.MonkeyPatch,
@@ -114,12 +105,11 @@ def test_an_error_in_their_decisions_loses_nothing(
             trainer.finetune()
     assert f"--resume {trainer.run_folder}" in capsys.readouterr().out
     assert calls
-    resumed = train_through(tiny(**FOUR), resume=trainer.run_folder)
-    check_same(learned(resumed), here)
+    check_same_learning(train_through(tiny(**FOUR), resume=trainer.run_folder), here)
 
 
 def test_what_the_guard_does_reaches_them(
-    here: Learned, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
+    here: FinFlowTrainer, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lowered learning rates, and a rollback that forgets transitions, in one process and in two."""
     original = RunGuard.after_update
@@ -135,13 +125,11 @@ def test_what_the_guard_does_reaches_them(
             return True
         return original(self, *given)
 
-    def train() -> Learned:
-        return learned(train_through(tiny(**FOUR)))
-
     monkeypatch.setattr(RunGuard, "after_update", after_update)
-    apart = train()
+    apart = train_through(tiny(**FOUR))
     assert len(calls) == 2  # the rollback brings them back, and they leave again
     monkeypatch.setattr(cores, "available_cores", lambda: 1)
-    check_same(train(), apart)
-    name = next(name for name in here[0] if name.startswith("learners/4/agent/policy"))
-    assert not torch.equal(here[0][name], apart[0][name])
+    check_same_learning(train_through(tiny(**FOUR)), apart)
+    tensors, others = (read_tensors(latest(trainer))[0] for trainer in (here, apart))
+    name = next(name for name in tensors if name.startswith("learners/4/agent/policy"))
+    assert not torch.equal(tensors[name], others[name])

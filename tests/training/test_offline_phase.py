@@ -16,17 +16,13 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.pretrain import Epochs, OfflineLearning, epoch_order, fitted_q_value, group_size
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import Make, Stop, latest, rows_of, train_through
+from tests.training.whole_trainings import Make, Stop, check_same_files, rows_of, train_through
 
 #: The policy stays as it is, so that no validation is better than the first, after 3 of 14 updates.
 UNCHANGING: dict[str, object] = {"bcell__actor_lr": 1e-300, "train__validation_updates": 3, "offline__patience": 6}
 
 
 # --- groups of transitions of one bar
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @given(
@@ -36,7 +32,7 @@ def generator(seed: int = 0) -> torch.Generator:
 )
 def test_groups_share_their_bar_and_no_row_comes_twice(bars: list[int], size: int, seed: int) -> None:
     held = torch.tensor(bars)
-    order = epoch_order(held, size, generator(seed))
+    order = epoch_order(held, size, torch.Generator().manual_seed(seed))
     assert order.shape == (int((torch.bincount(held) // size).sum()), size)
     assert len(order.flatten().unique()) == order.numel()
     assert (held[order] == held[order][:, :1]).all()
@@ -89,10 +85,6 @@ def test_a_constant_reward_is_worth_itself(shared: Make, gamma: float, normalise
 # --- patience
 
 
-def offline_rows(trainer: FinFlowTrainer) -> list[dict[str, float]]:
-    return [row for row in rows_of(trainer) if row["phase"] == "offline"]
-
-
 # Six updates follow the first validation, which is the best; or every epoch is made.
 @pytest.mark.parametrize(("patience", "at"), [(6, [3, 6, 9]), (0, [3, 6, 9, 12, 14])])
 def test_the_offline_phase_ends_when_no_validation_is_better(
@@ -100,8 +92,9 @@ def test_the_offline_phase_ends_when_no_validation_is_better(
 ) -> None:
     trainer = FinFlowTrainer(shared(**UNCHANGING | {"offline__patience": patience}))
     result = trainer.train_iql()
-    assert [row["update"] for row in offline_rows(trainer) if "validation_value" in row] == at
-    assert result["fitted_q_value"] == offline_rows(trainer)[-1]["fitted_q_value"]
+    rows = rows_of(trainer)
+    assert [row["update"] for row in rows if "validation_value" in row] == at
+    assert result["fitted_q_value"] == rows[-1]["fitted_q_value"]
     said = "ends after 9 updates: no better validation for 6 (offline.patience)" in capsys.readouterr().out
     assert said == (patience > 0)
 
@@ -119,6 +112,4 @@ def test_a_phase_that_ended_early_is_resumed_bit_for_bit(
     config = shared(**UNCHANGING, train__online_episodes=4)
     stopped = stop_training(config, when)
     resumed = train_through(config, resume=stopped.run_folder)
-    assert latest(resumed).read_bytes() == latest(whole).read_bytes()
-    logs = [(one.run_folder / "metrics.jsonl").read_bytes() for one in (resumed, whole)]
-    assert logs[0] == logs[1]
+    check_same_files(resumed, whole)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +20,16 @@ from finflow.training.on_policy.on_policy_market import RolloutCollector, rollou
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import learning_market
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.test_guarding import QUICK, events_of
-from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
+from tests.training.test_guarding import BY_NAME, QUICK, events_of
+from tests.training.whole_trainings import (
+    Make,
+    Stop,
+    check_same_files,
+    checkpoint_of,
+    latest,
+    rows_of,
+    train_through,
+)
 
 #: Rollouts of 32 decisions, 8 of them in a training.
 SMALL: dict[str, Any] = {
@@ -36,12 +43,6 @@ ROLLOUTS = 8
 LOGGED = {"kl", "approximate_kl", "clip_fraction", "entropy", "explained_variance", "value_loss", "beta", "reward"}
 
 
-def rows_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
-    """Rows of the online phase."""
-    rows = [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["phase"] == "online"]
-
-
 @pytest.mark.parametrize("algorithm", ["ppo", "ppo-kl", "trpo", "a2c", "reinforce"])
 def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finflow.training.phases.training_run.LOG_EVERY", 1)
@@ -52,7 +53,8 @@ def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch
     before = {name: tensor.clone() for name, tensor in trainer.policy.state_dict().items()}
     trainer.finetune()
     assert any(not torch.equal(before[name], tensor) for name, tensor in trainer.policy.state_dict().items())
-    rows = [row for row in rows_of(trainer) if "kl" in row]
+    logged = rows_of(trainer)
+    rows = [row for row in logged if row["phase"] == "online" and "kl" in row]
     assert len(rows) == ROLLOUTS - 2 * (algorithm != "reinforce")  # the first two teach the value function alone
     assert set(rows[-1]) >= LOGGED - ({"value_loss"} if algorithm == "reinforce" else set())
     assert all(math.isfinite(row[name]) for row in rows for name in ("kl", "entropy"))
@@ -64,7 +66,7 @@ def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch
         assert all(row["kl"] <= 0.01 * 1.001 for row in rows)
     counters = read_tensors(latest(trainer))[1]["training"]["counters"]
     assert counters["phase_update"] == ROLLOUTS * steps_per_rollout(config)
-    episodes = [row for row in rows_of(trainer) if "return" in row]
+    episodes = [row for row in logged if row["phase"] == "online" and "return" in row]
     assert [row["episode"] for row in episodes] == list(range(1, 1 + 12))
     assert all(math.isfinite(row["return"]) and math.isfinite(row["sharpe"]) for row in episodes)
 
@@ -124,8 +126,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(
     whole = train_through(tiny(**keys))
     stopped = stop_training(tiny(**keys), when)
     resumed = train_through(tiny(**keys), resume=stopped.run_folder)
-    for name in ("models/checkpoint_latest.safetensors", "models/checkpoint_best.safetensors", "metrics.jsonl"):
-        assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+    check_same_files(resumed, whole)
 
 
 # --- faults
@@ -155,20 +156,12 @@ def critic_explodes(on_policy: Any, bcell: Any, rollout: Rollout) -> Rollout:
     return rollout
 
 
-@torch.no_grad()
-def one_asset(on_policy: Any, bcell: Any, rollout: Rollout) -> Rollout:
-    policy = bcell.policy
-    for parameter in policy.score.parameters():
-        parameter.mul_(1e4)
-    policy.trade.bias[0] = 20.0
-    return rollout
+def one_asset(on_policy: Any, bcell: Any, rollout: Rollout) -> Any:
+    return BY_NAME["policy collapses onto one asset"].strike(bcell, rollout)  # type: ignore[arg-type]
 
 
-@torch.no_grad()
-def dead_gate(on_policy: Any, bcell: Any, rollout: Rollout) -> Rollout:
-    bcell.policy.gate.weight.zero_()
-    bcell.policy.gate.bias.copy_(torch.tensor([0.0, 0.0, 60.0, 0.0, 0.0]))
-    return rollout
+def dead_gate(on_policy: Any, bcell: Any, rollout: Rollout) -> Any:
+    return BY_NAME["gate dies"].strike(bcell, rollout)  # type: ignore[arg-type]
 
 
 def train_with(config: Config, strike: Strike, monkeypatch: pytest.MonkeyPatch, at: int = 4) -> FinFlowTrainer:

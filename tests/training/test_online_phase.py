@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.cli.exit_status import run_safely
 from finflow.config import load_config
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
@@ -23,7 +21,17 @@ from finflow.training.phases.finetune import offline_store, ramp_share
 from finflow.training.phases.pretrain import learning_market
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import write_market
-from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, rows_of, train_through
+from tests.training.test_datasets import called
+from tests.training.whole_trainings import (
+    WITH_BLOCKS,
+    Make,
+    Stop,
+    check_same_files,
+    checkpoint_of,
+    latest,
+    rows_of,
+    train_through,
+)
 
 CPU = torch.device("cpu")
 ALL: dict[str, object] = {
@@ -60,9 +68,7 @@ def test_with_every_option_a_stop_changes_no_bit(
 ) -> None:
     stopped = stop_training(shared(**ALL), when)
     resumed = train_through(shared(**ALL), resume=stopped.run_folder)
-    for name in ("latest", "best"):
-        assert checkpoint_of(resumed, name).read_bytes() == checkpoint_of(whole, name).read_bytes()
-    assert rows_of(resumed) == rows_of(whole)
+    check_same_files(resumed, whole)
 
 
 def test_the_tuned_penalty_and_the_best_score_are_saved(whole: FinFlowTrainer) -> None:
@@ -208,10 +214,8 @@ def test_the_script_goes_online_from_a_file(tiny: Make, tmp_path: Path) -> None:
     config = tiny(**WITH_BLOCKS, train__online_episodes=4)
     whole = train_through(config)
     other = tmp_path / "other"
-    file = checkpoint_of(whole, "pretrained")
-    script = Path(__file__).parents[2] / "scripts" / "train.py"
-    arguments = ["--mode", "online", "--pretrained", str(file), "--set", f"output.logs_dir={other}"]
-    assert run_safely(runpy.run_path(str(script))["main"], arguments) == 0
+    pretrained = str(checkpoint_of(whole, "pretrained"))
+    assert called("train.py", "--mode", "online", "--pretrained", pretrained, "--set", f"output.logs_dir={other}") == 0
     (run,) = (path for path in other.iterdir() if path.is_dir())
     ours = FinFlowTrainer(config, resume=run).agent.policy.state_dict()
     assert all(torch.equal(ours[name], tensor) for name, tensor in whole.agent.policy.state_dict().items())

@@ -42,11 +42,12 @@ pytestmark = pytest.mark.usefixtures("quick_reports")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[FinFlowTrainer, Path]:
-    """An agent that learned on twenty assets, and the prices of thirty others."""
+    """An agent that learned on twenty assets, with filters of their returns, and the prices of thirty others."""
     folder = tmp_path_factory.mktemp("assets")
     twenty = write_market(folder / "twenty.csv", seed=1, assets=[f"A{n}" for n in range(20)])
     thirty = write_market(folder / "thirty.csv", seed=2, assets=[f"B{n}" for n in range(30)])
-    return train_through(tiny_in(folder)(market__path=str(twenty), train__online_episodes=6)), thirty
+    config = tiny_in(folder)(market__path=str(twenty), features__filters="momentum", train__online_episodes=6)
+    return train_through(config), thirty
 
 
 def elsewhere(trainer: FinFlowTrainer, prices: Path, **changes: object) -> Config:
@@ -67,6 +68,7 @@ def test_it_is_judged_on_thirty_others(trained: tuple[FinFlowTrainer, Path], tmp
     distance = content["feature_distance"]
     assert 0.0 < distance["outside"] < 0.2
     assert distance["largest"] == max(abs(one["shift"]) for one in distance["features"].values()) > 0.0
+    assert {f"relative_average_{half_life:g}" for half_life in HALF_LIVES} <= set(distance["features"])
     assert any("deviations" in line for line in outcome.page.text("feature_distance"))
     own = evaluate_agents(load_agents([best], {}), tmp_path / "own").report.parent
     assert "feature_distance" not in json.loads((own / "metrics.json").read_text())
@@ -173,10 +175,9 @@ def test_an_agent_of_volumes_refuses_a_market_of_closes(
         patched.setattr(training_data, "load_panel", lambda market: with_fields(real(market)))
         trainer = FinFlowTrainer(config)
         trainer.train_iql()
-        saved = trainer.run_folder / "models" / "checkpoint_latest.safetensors"
         assert {"money_flow_21", "parkinson_21"} <= set(trainer.training_data.features.asset_names)
     with pytest.raises(CheckpointError, match=r"this market lacks parkinson_21, .*use prices with the same fields"):
-        evaluate_agents(load_agents([saved], {}), tmp_path / "refused")
+        evaluate_agents(load_agents([checkpoint_of(trainer, "latest")], {}), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 
 
@@ -198,17 +199,6 @@ def test_names_are_compared_and_not_only_counted(tiny: Make) -> None:
         check_same_features(checkpoint(features=swapped), plain)
     with pytest.raises(CheckpointError, match="does not say which features"):
         check_same_features(checkpoint(shape={}), plain)
-
-
-@pytest.mark.usefixtures("quick_reports")
-def test_an_agent_is_trained_on_filters_and_judged_on_them(tiny: Make, tmp_path: Path) -> None:
-    trainer = FinFlowTrainer(tiny(features__filters="momentum"))
-    trainer.train_iql()
-    names = trainer.training_data.features.asset_names
-    assert [name for name in names if name.startswith("relative_average_")] == list(names[-len(HALF_LIVES) :])
-    saved = trainer.run_folder / "models" / "checkpoint_latest.safetensors"
-    evaluate_agents(load_agents([saved], {}), tmp_path / "judged")
-    assert (tmp_path / "judged").exists()
 
 
 def test_the_audit_asks_the_filters_before_and_after_scaling(tiny: Make) -> None:

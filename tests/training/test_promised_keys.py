@@ -187,29 +187,21 @@ def data(folder: Path, changes: Mapping[str, object]) -> tuple[object, ...]:
 
 
 def write_prices(folder: Path) -> None:
-    """Files of prices in the folder: closes, other closes, and closes with opens."""
+    """Files of random walks in the folder: closes, other closes, and closes with opens."""
     dates = pd.bdate_range("2020-01-01", periods=700, name="Date")
     for name, seed in (("prices.csv", 0), ("other.csv", 1)):
-        named = closes(seed, dates)
+        steps = np.random.default_rng(seed).normal(0.0003, 0.01, size=(len(dates), 3))
+        named = pd.DataFrame(100.0 * np.exp(np.cumsum(steps, axis=0)), dates, list("abc"))
         named.to_csv(folder / name)
     both = {ticker: pd.DataFrame({"Open": own.shift(1).fillna(100.0), "Close": own}) for ticker, own in named.items()}
     pd.concat(both, names=["Ticker", "Date"]).reset_index().to_csv(folder / "opens.csv", index=False)
-
-
-def closes(seed: int, dates: pd.DatetimeIndex) -> pd.DataFrame:
-    """Random walks of three assets."""
-    steps = np.random.default_rng(seed).normal(0.0003, 0.01, size=(len(dates), 3))
-    return pd.DataFrame(100.0 * np.exp(np.cumsum(steps, axis=0)), dates, list("abc"))
-
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("preset", ["volatile", "calm"])
 def test_a_preset_changes_the_checkpoint(preset: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """All weights of the policy and of the critics differ from those of a training without it."""
     folder = tmp_path_factory.getbasetemp()
-    keys = flatten(yaml.safe_load((ROOT / "configs" / f"{preset}.yaml").read_text("utf-8")))
+    keys = flatten(yaml.safe_load((Path(__file__).parents[2] / "configs" / f"{preset}.yaml").read_text("utf-8")))
     changed, plain = weights(folder, keys), weights(folder, {})
     assert len(plain) > 20
     assert [name for name, tensor in plain.items() if torch.equal(changed[name], tensor)] == []

@@ -27,7 +27,16 @@ from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL, new_collector
-from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, tiny_in, train_through
+from tests.training.whole_trainings import (
+    WITH_BLOCKS,
+    Make,
+    Stop,
+    check_same_files,
+    checkpoint_of,
+    latest,
+    tiny_in,
+    train_through,
+)
 
 pytestmark = pytest.mark.usefixtures("few_epochs")
 CPU = torch.device("cpu")
@@ -108,8 +117,7 @@ MEMBERS = {"undecided": 1, "patient": 1, "several": 3}  # of two blocks
 @pytest.fixture(scope="module")
 def default_agents(shared: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Files of agents with evidence out of fold, each with a blend of another kind."""
-    make = shared
-    tensors, facts = read_tensors(latest(train_through(make(**WITH_BLOCKS))))
+    tensors, facts = read_tensors(latest(train_through(shared(**WITH_BLOCKS))))
     files = {}
     for number, (name, blend) in enumerate(DEPLOYED.items()):
         files[name] = tmp_path_factory.mktemp("agents") / f"checkpoint_{name}.safetensors"
@@ -224,8 +232,7 @@ def test_a_training_held_to_a_blended_agent_resumes_to_the_same_bits(
     stopped = stop_training(tiny(**keys), 14 + 4)
     path.unlink()
     resumed = train_through(tiny(**keys), resume=stopped.run_folder)
-    for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
-        assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+    check_same_files(resumed, whole)
     assert isinstance(resumed.agent.held_to, FrozenPolicy)
     BCell.load(latest(resumed))  # which needs none
 
@@ -242,8 +249,7 @@ def test_a_penalty_holds_the_policy_to_a_blended_agent(
     assert free > 2.0 * held
 
 
-KEYS = ("preferences.policy.learning_rate=0.003", "preferences.policy.dpo_beta=0.05")
-OPTIONS = [word for key in KEYS for word in ("--set", key)]
+OPTIONS = ("--set", "preferences.policy.learning_rate=0.003", "--set", "preferences.policy.dpo_beta=0.05")
 
 
 class Trained(NamedTuple):

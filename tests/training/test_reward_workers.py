@@ -13,35 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from finflow.cli import main
 from finflow.config import dump_config
 from finflow.cores import WorkerProcess
 from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.errors import ConfigError, TrainingError
-from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import check_alike
 from finflow.training.phases import finetune, finetune_on_policy
 from finflow.training.trainer import FinFlowTrainer
 from finflow.worker_pool import LocalWorkers
-from tests.training.whole_trainings import Make, latest, train_through
+from tests.training.test_on_policy_phase import SMALL
+from tests.training.whole_trainings import Make, check_same_files, check_same_learning, latest, train_through
 
 pytestmark = pytest.mark.usefixtures("ready_workers")
 
 OWN = "tests.env.rewards.own_rewards"
-#: Rollouts of 32 decisions, 4 of them in a training.
-SMALL: dict[str, Any] = {
-    "online__algorithm": "ppo",
-    "online__rollout": 32,
-    "online__portfolios": 4,
-    "online__minibatch": 16,
-    "online__epochs": 2,
-    "train__online_episodes": 6,
-    "env__episode_length": 20,
-}
+FOUR_ROLLOUTS: dict[str, Any] = {**SMALL, "train__online_episodes": 6}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +60,7 @@ def answer(environment: Mapping[str, str], function: Callable[..., Any], shared:
 
 def test_workers_change_no_bit_of_a_training(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behaviour data, rollouts and the effects of noise; the dataset of the one would be found by the other."""
-    keys = SMALL | {"train__reward_normalization__enabled": True}
+    keys = FOUR_ROLLOUTS | {"train__reward_normalization__enabled": True}
     keys |= {"objectives__rewards": [{"name": "builtin"}, {"name": f"{OWN}:ReturnOverThree"}]}
     serial = train_through(tiny(**keys))
     (dataset,) = Path(serial.config.output.offline_dir).glob("dataset-*.npz")
@@ -86,9 +76,7 @@ def test_workers_change_no_bit_of_a_training(tiny: Make, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(RewardQueue, "collect", counting)
     parallel = train_through(tiny(**keys, objectives__workers=2))
-    learned, others = (read_tensors(latest(trainer))[0] for trainer in (serial, parallel))
-    assert learned.keys() == others.keys()
-    assert [name for name, tensor in learned.items() if not torch.equal(tensor, others[name])] == []
+    check_same_learning(serial, parallel)
     assert counted[0] == parallel.config.env.episode_length  # steps of the behaviour data
     assert len(counted) > 4
     again = dict(np.load(dataset))  # by the same name
@@ -103,7 +91,7 @@ def test_a_worker_killed_in_a_training_changes_no_bit(
     mark = tmp_path / "killed"
     mark.touch()
     monkeypatch.setenv("KILLED_ONCE", str(mark))
-    config = tiny(**SMALL, objectives__reward=f"{OWN}:KillsOnce", objectives__workers=2)
+    config = tiny(**FOUR_ROLLOUTS, objectives__reward=f"{OWN}:KillsOnce", objectives__workers=2)
     whole = train_through(config)
     mark.unlink()
     trainer = FinFlowTrainer(config)
@@ -118,7 +106,7 @@ def test_a_worker_killed_in_a_training_changes_no_bit(
     ("keys", "module", "function", "when"),
     [
         # PPO, before it learns from the second rollout; SAC, which decides and learns in turn, at no checkpoint.
-        ({**SMALL, "objectives__workers": 1}, finetune_on_policy, "learn_from", 1),
+        ({**FOUR_ROLLOUTS, "objectives__workers": 1}, finetune_on_policy, "learn_from", 1),
         ({"train__online_episodes": 4}, finetune, "validate_and_save", 12),
     ],
 )
@@ -156,8 +144,7 @@ def test_a_reward_that_fails_ends_the_run_and_loses_nothing(
     resumed = FinFlowTrainer(config, resume=trainer.run_folder)
     assert resumed._begin().state.counters.phase_update >= when
     resumed.finetune()
-    for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
-        assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+    check_same_files(resumed, whole)
 
 
 def test_a_reward_that_fails_is_one_line_of_the_command(
@@ -165,7 +152,7 @@ def test_a_reward_that_fails_is_one_line_of_the_command(
 ) -> None:
     monkeypatch.setenv("REWARD_FAILS", str(tmp_path))
     file = tmp_path / "config.yaml"
-    file.write_text(dump_config(tiny(**SMALL, objectives__reward=f"{OWN}:Raises", objectives__workers=1)))
+    file.write_text(dump_config(tiny(**FOUR_ROLLOUTS, objectives__reward=f"{OWN}:Raises", objectives__workers=1)))
     assert main(["--mode", "train", "--config", str(file)]) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith(f"error: the reward '{OWN}:Raises' failed at the bars ")

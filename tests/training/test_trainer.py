@@ -16,13 +16,22 @@ from finflow.config import ActingConfig
 from finflow.errors import CheckpointError, MarketError
 from finflow.evaluation.statistics.significance_tests import readings_of
 from finflow.guard.checkpoint_folder import numbered
-from finflow.tensor_file import read_tensors
 from finflow.training.judging.agent_strategy import load_agents, policy_identity
 from finflow.training.judging.evaluations import evaluate_agents
 from finflow.training.judging.held_out import ledger_of
 from finflow.training.trainer import EvaluationOutcome, FinFlowTrainer
 from tests.short_trainings import market_prices, write_market
-from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, rows_of, train_through
+from tests.training.test_on_policy_phase import SMALL
+from tests.training.whole_trainings import (
+    Make,
+    Stop,
+    best,
+    check_same_files,
+    check_same_learning,
+    latest,
+    rows_of,
+    train_through,
+)
 
 
 class Whole(NamedTuple):
@@ -44,10 +53,8 @@ def test_the_same_seed_gives_identical_checkpoints_and_numbers(whole: Whole, sha
     first, second = whole.trainer, FinFlowTrainer(shared())
     reports = [outcome.report.parent for outcome in (whole.outcome, second.train())]
     assert first.run_folder != second.run_folder
-    assert latest(first).read_bytes() == latest(second).read_bytes()
-    assert best(first).read_bytes() == best(second).read_bytes()
+    check_same_files(first, second)
     assert (reports[0] / "metrics.json").read_bytes() == (reports[1] / "metrics.json").read_bytes()
-    assert (first.run_folder / "metrics.jsonl").read_bytes() == (second.run_folder / "metrics.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -93,10 +100,7 @@ def test_a_run_writes_what_was_promised(whole: Whole) -> None:
 
 def test_prices_after_validation_cannot_change_what_is_learned(whole: Whole, shared: Make, tmp_path: Path) -> None:
     crashed = write_market(tmp_path / "crashed.csv", changed_after="2011-10-31")
-    calm, crash = whole.trainer, train_through(shared(market__path=str(crashed)))
-    (tensors, _), (others, _) = read_tensors(latest(calm)), read_tensors(latest(crash))
-    assert tensors.keys() == others.keys()
-    assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+    check_same_learning(whole.trainer, train_through(shared(market__path=str(crashed))))
 
 
 @pytest.mark.parametrize("when", [9, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
@@ -104,10 +108,7 @@ def test_stopped_and_resumed_equals_never_stopped(whole: Whole, shared: Make, st
     stopped = stop_training(shared(), when)
     resumed = train_through(shared(), resume=stopped.run_folder)
     assert resumed.run_folder == stopped.run_folder.resolve()
-    assert latest(resumed).read_bytes() == latest(whole.trainer).read_bytes()
-    assert best(resumed).read_bytes() == best(whole.trainer).read_bytes()
-    logs = [(trainer.run_folder / "metrics.jsonl").read_bytes() for trainer in (resumed, whole.trainer)]
-    assert logs[0] == logs[1]
+    check_same_files(resumed, whole.trainer)
 
 
 def test_an_earlier_checkpoint_branches_into_a_new_run(whole: Whole, shared: Make) -> None:
@@ -115,14 +116,17 @@ def test_an_earlier_checkpoint_branches_into_a_new_run(whole: Whole, shared: Mak
     content = earlier.read_bytes()
     branch = train_through(shared(), resume=earlier)
     assert branch.run_folder != whole.trainer.run_folder
-    assert latest(branch).read_bytes() == latest(whole.trainer).read_bytes()
-    assert best(branch).read_bytes() == best(whole.trainer).read_bytes()
+    check_same_files(branch, whole.trainer)
     assert earlier.read_bytes() == content
 
 
-def test_a_resumed_run_keeps_its_configuration(whole: Whole, shared: Make) -> None:
+def test_a_resumed_run_keeps_its_configuration_and_an_online_checkpoint_is_not_pretrained(
+    whole: Whole, shared: Make
+) -> None:
     with pytest.raises(CheckpointError, match="another configuration"):
         FinFlowTrainer(shared(bcell__gamma=0.9), resume=whole.trainer.run_folder)
+    with pytest.raises(CheckpointError, match="online phase"):
+        FinFlowTrainer(shared(), pretrained=latest(whole.trainer))
 
 
 def test_a_damaged_latest_falls_back_to_the_one_before(
@@ -145,20 +149,6 @@ def test_other_prices_cannot_be_resumed_on(tiny: Make, tmp_path: Path) -> None:
     write_market(tmp_path / "prices.csv", seed=4)
     with pytest.raises(CheckpointError, match="other prices"):
         FinFlowTrainer(config, resume=trainer.run_folder)
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_online_can_start_from_a_pretrained_file(tiny: Make) -> None:
-    """On a market of its own: its pretrained agent reads the test window, which is another try there."""
-    first = FinFlowTrainer(tiny())
-    outcome = first.train_offline()
-    assert outcome.report.is_file()
-    pretrained = checkpoint_of(first, "pretrained")
-    second = FinFlowTrainer(tiny(train__online_episodes=2), pretrained=pretrained)
-    second.finetune()
-    assert read_tensors(latest(second))[1]["training"]["counters"]["phase"] == "online"
-    with pytest.raises(CheckpointError, match="online phase"):
-        FinFlowTrainer(tiny(), pretrained=latest(second))
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -223,14 +213,7 @@ def test_options_train_to_the_end(shared: Make, changes: dict[str, object]) -> N
 
 #: B ends within the training window, C lists within it, D lists within it and ends in the test window.
 ENDED, LATE, LATER = 520, 400, 450
-SHORT: dict[str, Any] = {
-    "offline__evaluation_updates": 0,
-    "train__online_episodes": 6,
-}
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "sac": {"bcell__cql_samples": 4, "out_of_fold__blocks": 2},
-    "ppo": {"online__rollout": 32, "online__portfolios": 4, "online__minibatch": 16, "online__epochs": 2},
-}
+ALGORITHMS: dict[str, dict[str, Any]] = {"sac": {"bcell__cql_samples": 4, "out_of_fold__blocks": 2}, "ppo": SMALL}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -245,8 +228,8 @@ def test_an_agent_learns_across_listings_and_ends(
     close.iloc[:LATER, 3] = np.nan
     close.iloc[680:, 3] = np.nan
     close.to_csv(tmp_path / "ragged.csv")
-    keys = {"market__path": str(tmp_path / "ragged.csv"), "market__benchmark": "A", "online__algorithm": algorithm}
-    trainer = train_through(tiny(**{**SHORT, **keys, **ALGORITHMS[algorithm]}))
+    keys = {"market__path": str(tmp_path / "ragged.csv"), "market__benchmark": "A", "train__online_episodes": 6}
+    trainer = train_through(tiny(**keys, offline__evaluation_updates=0, **ALGORITHMS[algorithm]))
     rows = rows_of(trainer)
     names = [name for row in rows for name in row if "loss" in name or "entropy" in name or "gradient" in name]
     assert {"offline", "online"} <= {row["phase"] for row in rows}

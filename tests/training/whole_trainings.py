@@ -8,7 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from finflow.config import Config
+from finflow.tensor_file import read_tensors
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import TINY, config_in, write_market
 
@@ -43,6 +46,21 @@ def train_through(config: Config, **given: Any) -> FinFlowTrainer:
 def rows_of(trainer: FinFlowTrainer, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """The rows of a training's log."""
     return [json.loads(line) for line in (trainer.run_folder / file).read_text().splitlines()]
+
+
+def check_same_files(one: FinFlowTrainer, other: FinFlowTrainer, *more: str) -> None:
+    """Hold what two runs of one configuration left against each other, byte for byte: best and latest, and the rows."""
+    for name in ("models/checkpoint_latest.safetensors", "models/checkpoint_best.safetensors", "metrics.jsonl", *more):
+        assert (one.run_folder / name).read_bytes() == (other.run_folder / name).read_bytes(), name
+
+
+def check_same_learning(one: FinFlowTrainer, other: FinFlowTrainer, name: str = "latest") -> None:
+    """Hold all of two states and their rows against each other, bit for bit; configurations may be others."""
+    (tensors, facts), (others, told) = (read_tensors(checkpoint_of(trainer, name)) for trainer in (one, other))
+    assert tensors.keys() == others.keys()
+    assert [name for name, tensor in tensors.items() if not torch.equal(tensor, others[name])] == []
+    assert facts["training"] == told["training"]
+    assert rows_of(one) == rows_of(other)
 
 
 def checkpoint_of(trainer: FinFlowTrainer, name: str) -> Path:

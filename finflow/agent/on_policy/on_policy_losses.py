@@ -48,7 +48,7 @@ def generalised_advantages(
     return advantages
 
 
-def normalised(advantages: Tensor) -> Tensor:
+def standardised(advantages: Tensor) -> Tensor:
     """Advantages with mean 0 and sample deviation 1, over all that are given; a single one is left as it is."""
     if advantages.numel() < 2:
         return advantages

@@ -25,7 +25,7 @@ from finflow.agent.on_policy.on_policy_losses import (
     approximate_kl,
     clip_fraction,
     explained_variance,
-    normalised,
+    standardised,
     surrogate_loss,
     trust_region_step,
     value_loss,
@@ -105,7 +105,7 @@ class OnPolicyLearner:
         if entropy_coefficient is not None:
             settings = replace(settings, entropy_coefficient=entropy_coefficient)
         if settings.normalise:
-            rollout = rollout._replace(advantages=normalised(rollout.advantages))
+            rollout = rollout._replace(advantages=standardised(rollout.advantages))
         with torch.no_grad():
             old = self.agent.distribution(rollout.observations)
         if settings.algorithm == "trpo":

@@ -77,7 +77,7 @@ def mean_worth(first: IntArray, after: IntArray, by_place: FloatArray) -> FloatA
     return shared
 
 
-def measure(name: str, scores: FloatArray, candidates: BoolArray, relevance: FloatArray, k: int) -> FloatArray:
+def ranking_measure(name: str, scores: FloatArray, candidates: BoolArray, relevance: FloatArray, k: int) -> FloatArray:
     """NDCG@K, Hit@K or MRR@K of finite scores (batch, n), the best first, (batch,)."""
     worth = mean_worth(*shared_places(scores, candidates), worth_of_places(name, scores.shape[-1], k))
     value: FloatArray = (relevance * np.where(candidates, worth, 0.0)).sum(axis=-1)
@@ -150,7 +150,9 @@ class RankingReward:
         if config.type == "mixed":
             weights = {"ndcg": config.ndcg_weight, "hit": config.hit_weight}
         parts = [(weight, name, relevance_of(name, realised, known, config.grades)) for name, weight in weights.items()]
-        exact = sum(weight * measure(name, ranked, known, relevant, config.k) for weight, name, relevant in parts)
+        exact = sum(
+            weight * ranking_measure(name, ranked, known, relevant, config.k) for weight, name, relevant in parts
+        )
         if isinstance(scores, np.ndarray):
             return exact
         import torch

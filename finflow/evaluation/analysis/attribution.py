@@ -76,7 +76,7 @@ def expert_shares(run: Backtest) -> FloatArray | None:
     return shares
 
 
-def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
+def attribution_section(context: ComparisonContext, experts: Sequence[str]) -> Section:
     """Contributions to the returns of the judged strategy, with its experts if it is an agent, and of equal weight."""
     bars = context.process.decision_bars(context.window)
     growth = context.process.growth[bars.start + 1 : bars.stop + 1]

@@ -152,7 +152,7 @@ def _with_cash(measured: FloatArray, invested: FloatArray, cash: float) -> Float
     return total
 
 
-def section(found: ExpertTraits, window: str) -> Section:
+def expert_section(found: ExpertTraits, window: str) -> Section:
     """The experts' traits for a report: of the sleeve and in total, and whether each has what its name claims."""
     answers = {None: "", True: "yes", False: "no"}
     tables = tuple(

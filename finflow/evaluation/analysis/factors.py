@@ -113,7 +113,9 @@ def exposures(
     }
 
 
-def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.DataFrame | None) -> Section | None:
+def factor_section(
+    panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.DataFrame | None
+) -> Section | None:
     """Regress every strategy, with holding periods that end at ``bars``, from close to close as the factors have them.
 
     The judged one comes first. ``etfs`` are prices by date; None in a synthetic market.

@@ -53,7 +53,7 @@ class Seeds:
     probability_of_improvement: Mapping[str, Estimate]
 
 
-def numbers_of(metrics: Mapping[str, Any], seed: object = None) -> dict[str, Any]:
+def run_numbers(metrics: Mapping[str, Any], seed: object = None) -> dict[str, Any]:
     """Numbers of a run beside others, from its ``metrics.json`` and the seed of its training, where it has one."""
     judged, against = metrics["strategies"][metrics["agent"]], metrics["against_equal_weight"]
     verdict = metrics.get("verdict") or {}
@@ -83,7 +83,7 @@ def comparison_page(
 ) -> Page:
     """Page of runs over the same days of the same panel, by label.
 
-    ``runs`` are of `numbers_of`; ``returns`` have equal weight's too, where there is one; ``differences`` are by
+    ``runs`` are of `run_numbers`; ``returns`` have equal weight's too, where there is one; ``differences`` are by
     configuration key and run, as JSON; ``facts`` are the ``window`` as `metrics.json` of the runs has it, and the
     ``panel``, the SHA-256 of the prices.
     """
@@ -187,7 +187,7 @@ def universes_page(reports: Mapping[str, Mapping[str, Any]]) -> Page:
     numbers: dict[str, dict[str, Any]] = {}
     runs: list[list[float]] = []
     for universe, content in reports.items():
-        found = numbers_of(content)
+        found = run_numbers(content)
         alone = content.get("seeds", {}).get("agents") or content.get("protocol", {}).get("paths") or {"": found}
         numbers[universe] = {
             **{key: found[key] for key in ("judged", "beats_equal_weight", "sharpe", DIFFERENCE)},

@@ -26,8 +26,8 @@ from finflow.evaluation.statistics.bootstrap import (
     Resampling,
     RunFigures,
     distribution,
-    figures_of,
     improvement_estimate,
+    run_figures,
     spread_table,
 )
 from finflow.evaluation.statistics.metrics import sharpe_of
@@ -140,13 +140,13 @@ def ensemble_section(
         f"{ensemble.name}, which the rest of this page is about, decides by the mean of their portfolios. None of them "
         "was selected, so the seeds are not tries.",
     ]
-    rows = {run.name: figures_of(run, baseline) for run in agents}
+    rows = {run.name: run_figures(run, baseline) for run in agents}
     own = sharpe_of(ensemble)
     behind = [float(sharpe_of(run) < own) for run in agents]
     numbers: dict[str, object] = {
         "agents": rows,
-        "ensemble": figures_of(ensemble, baseline) | {"agents_behind": float(np.mean(behind))},
-        "baseline": figures_of(baseline, baseline),
+        "ensemble": run_figures(ensemble, baseline) | {"agents_behind": float(np.mean(behind))},
+        "baseline": run_figures(baseline, baseline),
         "of_agents": distribution(rows, seed, "the agents", words, "One agent has no spread."),
         "improvement": _improvement_numbers(
             [sharpe_of(run) for run in agents], [sharpe_of(baseline)] * len(agents), seed, words
@@ -184,7 +184,7 @@ def protocol_section(found: ProtocolPaths, seed: int) -> Section:
     }
     cscv = [cscv_of((run, *found.compared)) for run in found.agents]
     paths = {
-        str(number): figures_of(run, baseline) | {"pbo": None if choice is None else choice.pbo}
+        str(number): run_figures(run, baseline) | {"pbo": None if choice is None else choice.pbo}
         for number, (run, choice) in enumerate(zip(found.agents, cscv, strict=True), start=1)
     }
     words = [
@@ -229,7 +229,7 @@ def _window(one: WindowResult, baseline: Backtest) -> dict[str, Any]:
         "start": str(one.run.dates[0]),
         "end": str(one.run.dates[-1]),
         "days": len(one.run.dates),
-        **figures_of(one.run, baseline),
+        **run_figures(one.run, baseline),
     }
 
 

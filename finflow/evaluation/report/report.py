@@ -103,7 +103,7 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
         account.tax_section(process, context.window, context.runs, settings.tax) if settings.tax.enabled else None,
         swept,
         stressed,
-        factors.section(process.panel, ends, context.runs, etfs) if config.env.fill == "close" else None,
+        factors.factor_section(process.panel, ends, context.runs, etfs) if config.env.fill == "close" else None,
         ranking_section(process, context.window, context.runs[0]),
     ]
     return tuple(section for section in made if section is not None)

@@ -242,7 +242,7 @@ def _table(scores: ArrayLike, name: str, fewest: int = 1) -> FloatArray:
     return table
 
 
-def figures_of(run: Backtest, baseline: Backtest) -> dict[str, Any]:
+def run_figures(run: Backtest, baseline: Backtest) -> dict[str, Any]:
     """`RunFigures` of a run; ``baseline`` is equal weight on the same days."""
     summary = summarise(run)
     summary[DIFFERENCE] = summary["sharpe"] - sharpe_of(baseline)
@@ -252,7 +252,7 @@ def figures_of(run: Backtest, baseline: Backtest) -> dict[str, Any]:
 def distribution(
     rows: Mapping[str, Mapping[str, Any]], seed: int, name: str, words: list[str], alone: str
 ) -> dict[str, dict[str, float]]:
-    """The spread of every metric over ``rows``, by name as `figures_of` has them.
+    """The spread of every metric over ``rows``, by name as `run_figures` has them.
 
     Empty where there is none; ``words`` gets the reason, ``alone`` where there is one row.
     """

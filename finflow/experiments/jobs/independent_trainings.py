@@ -250,7 +250,7 @@ def train_all(
             + ", ".join(changed)
         )
     with ExitStack() as locks:
-        tasks = [Task(one.name, train, {"training": one}) for one in missing]
+        tasks = [Task(one.name, train_one, {"training": one}) for one in missing]
         if resources.cluster is not None:
             for one in missing:
                 locks.enter_context(in_use(one.folder))
@@ -273,7 +273,7 @@ def finished_best(training: Training, panel: MarketPanel) -> Path | None:
     return best_in(training.folder / str(note["run"])) if note.get("finished") else None
 
 
-def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
+def train_one(panels: Mapping[str, MarketPanel], training: Training) -> Result:
     """Run a training in its folder, or resume it there.
 
     Raises
@@ -323,7 +323,7 @@ def train_remotely(panels: Mapping[str, MarketPanel], training: Training, files:
         parent, folder = Path(path), Path(path, "place")
         write_together({folder / name: content for name, content in files.items()})
         folders = {"output.logs_dir": folder, "output.offline_dir": parent / "offline", "output.readings": None}
-        result = train(panels, replace(training, folder=folder, config=replace_values(training.config, folders)))
+        result = train_one(panels, replace(training, folder=folder, config=replace_values(training.config, folders)))
         return {**result, "files": _read_files(folder)}
 
 

@@ -146,7 +146,7 @@ def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling
     return sharpe_difference(new, old, draws, rule.coverage)
 
 
-def figures_of(runs: Sequence[Backtest]) -> dict[str, Figures]:
+def headline_figures(runs: Sequence[Backtest]) -> dict[str, Figures]:
     summaries: dict[str, Mapping[str, Any]] = {run.name: summarise(run) for run in runs}
     names = ("sharpe", "annual_return", "max_drawdown", "annual_turnover")
     return {name: Figures(*(float(one[key]) for key in names)) for name, one in summaries.items()}

@@ -29,7 +29,7 @@ from finflow.experiments.jobs.retrain_results import (
     FoldNumbers,
     ReplacementRule,
     RetrainNumbers,
-    figures_of,
+    headline_figures,
     measure_lead,
     retrain_page,
 )
@@ -157,7 +157,7 @@ class Retraining(Job):
             ((new,),) = fold.judge(process_on(training.training_data(self.panel), self.panel), after)
             ((old, baseline),) = fold.judge(process, before, [maker_of(BASELINE, config)()])
             backtests.append((replace(new, name=NEW), replace(old, name=OLD), baseline))
-            folds.append(self._numbers_of(fold, new, old))
+            folds.append(self._fold_numbers(fold, new, old))
         runs = [joined(parts) for parts in zip(*backtests, strict=True)]
         lead = measure_lead(
             runs[0], runs[1], rule, Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)
@@ -178,7 +178,7 @@ class Retraining(Job):
             margin=rule.margin,
             comparison=rule.comparison,
             returns=len(runs[0].returns),
-            figures=figures_of(runs),
+            figures=headline_figures(runs),
             folds=folds,
             run=None,
             notes=[f"history: {history.said}"] * (not history.passed) + ([gaps] if gaps else []),
@@ -200,7 +200,7 @@ class Retraining(Job):
     def _training(self, folder: str, fold: Fold | None = None) -> Training:
         return self.training(folder, folder, self.config.train.seed, fold, warm_start=self.old.path)
 
-    def _numbers_of(self, fold: Fold, new: Backtest, old: Backtest) -> FoldNumbers:
+    def _fold_numbers(self, fold: Fold, new: Backtest, old: Backtest) -> FoldNumbers:
         (piece,), (test,), dates = fold.pieces, fold.tests, self.panel.dates
         ratios = [float(sharpe(one.returns, one.cash_returns, one.bars_per_year)) for one in (old, new)]
         begin, end, judged_from, judged_until = (

@@ -16,7 +16,7 @@ from finflow.config import flatten
 from finflow.config.yaml_text import parse_file
 from finflow.errors import EvidenceError, one_line
 from finflow.evaluation.backtest import BASELINE, CASH
-from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, numbers_of
+from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, run_numbers
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics.backtest_overfitting import (
     DailyReturns,
@@ -83,7 +83,7 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> tuple[P
     if BASELINE in first.table:
         returns[BASELINE] = first.column(BASELINE)
     page = comparison_page(
-        {run.label: numbers_of(run.metrics, run.config.get(SEED)) for run in runs},
+        {run.label: run_numbers(run.metrics, run.config.get(SEED)) for run in runs},
         returns,
         _seed_groups(runs),
         _differences(runs),

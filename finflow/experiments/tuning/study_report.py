@@ -121,7 +121,7 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
     returns = {trial.number: decode_returns(trial.user_attrs[EXCESS]) for trial in known}
     excess = np.stack(list(returns.values()), axis=1) if returns else np.zeros((0, 0))
     choice = choice_section(excess, [_name(trial) for trial in known], "the evaluated windows", what="trials")
-    drawn = itertools.groupby(draw_figures(data), key=lambda figure: figure.title)
+    drawn = itertools.groupby(draw_study_figures(data), key=lambda figure: figure.title)
     figures = [(title, tuple(group)) for title, group in drawn]
     space = {key: describe_values(values) for key, values in data.space.items()}
     sections = [
@@ -231,7 +231,7 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def draw_figures(data: StudyData) -> list[Rendered]:
+def draw_study_figures(data: StudyData) -> list[Rendered]:
     """Draw every figure that the trials have something to show for, with Optuna's own plots."""
     study, first, keys, drawn = data.study, data.objective[0], list(data.space), list[Rendered]()
     objectives = list(enumerate(data.objective)) if data.complete else []

@@ -64,7 +64,7 @@ def fit_switching(returns: FloatArray, known: BoolArray) -> SwitchingModel:
     model = SwitchingModel(*_regimes(returns, smoothed * known[:, None]), transitions, smoothed, -np.inf)
     for _ in range(ITERATIONS):
         densities = model.log_densities(returns, known)
-        smoothed, pairs, likelihood = smooth(densities, model.transitions, model.smoothed[0])
+        smoothed, pairs, likelihood = forward_backward(densities, model.transitions, model.smoothed[0])
         moved = SwitchingModel(
             *_regimes(returns, smoothed * known[:, None]),
             pairs / pairs.sum(axis=1, keepdims=True),
@@ -133,7 +133,9 @@ def forward(densities: FloatArray, transitions: FloatArray, first: FloatArray) -
 
 
 @compiled_function(error_model="numpy")
-def smooth(densities: FloatArray, transitions: FloatArray, first: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+def forward_backward(
+    densities: FloatArray, transitions: FloatArray, first: FloatArray
+) -> tuple[FloatArray, FloatArray, float]:
     """Smoothed probabilities (bars, S), expected numbers of transitions (S, S), and the log likelihood."""
     filtered, likelihood = forward(densities, transitions, first)
     bars, regimes = densities.shape

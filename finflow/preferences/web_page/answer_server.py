@@ -40,7 +40,7 @@ from finflow.evaluation.report.figures import stack_assets
 from finflow.evaluation.statistics.metrics import drawdown_series
 from finflow.files import read_text_input, write_atomically
 from finflow.line_file import append_line
-from finflow.preferences.judged_pairs import Choice, DrawnPair, measure
+from finflow.preferences.judged_pairs import Choice, DrawnPair, path_measures
 from finflow.preferences.pairs import NAME, Pair, PortfolioPath, read_pairs
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def page_html(
     if number is not None:
         shown = session.questions[number].shown
         image = base64.b64encode(draw_paths(shown, assets)).decode("ascii")
-        measures = [measure(path, bars_per_year) for path in shown]
+        measures = [path_measures(path, bars_per_year) for path in shown]
         panels = [
             {
                 "side": side,

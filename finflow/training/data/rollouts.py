@@ -104,7 +104,7 @@ class RolloutMarket(NamedTuple):
                 action = first
             else:
                 portfolio = self.process.observed_portfolio(state).float()
-                distribution = decide(policy, portfolio, reading.rows(h * batch, (h + 1) * batch))
+                distribution = decided(policy, portfolio, reading.rows(h * batch, (h + 1) * batch))
                 if noise is None:
                     action = distribution.centre()
                 else:
@@ -139,7 +139,7 @@ def _densities(drawn: Sequence[tuple[LogisticNormal, Tensor]], noise: Tensor | N
     return density / torch.stack([one for one in dimensions if isinstance(one, Tensor)])
 
 
-def decide(policy: ExpertPolicy | BatchedPolicies, portfolio: Tensor, reading: MarketReading) -> LogisticNormal:
+def decided(policy: ExpertPolicy | BatchedPolicies, portfolio: Tensor, reading: MarketReading) -> LogisticNormal:
     """Distribution of the decisions for observed portfolios (batch, n + 4), by what is read of their markets."""
     blank = portfolio.new_zeros(1, portfolio.shape[1] - 4, 1)
     return policy.trade_toward(States(blank, blank[:, 0], portfolio), reading).distribution
@@ -156,7 +156,9 @@ def repeated(state: PortfolioState, count: int) -> PortfolioState:
     return rows_of(state, np.arange(len(state.bar)).repeat(count))
 
 
-def normalised(market: RolloutMarket, normalizer: RewardNormalizer | None, dataset: OfflineDataset) -> RolloutMarket:
+def with_normalizer(
+    market: RolloutMarket, normalizer: RewardNormalizer | None, dataset: OfflineDataset
+) -> RolloutMarket:
     """Market with a normaliser of rewards; an empty window is filled with the behaviour's, evenly from all of them.
 
     Both phases then begin in the same units; online rewards replace them.

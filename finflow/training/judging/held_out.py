@@ -17,7 +17,8 @@ from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError, EvidenceError
-from finflow.evaluation.analysis import attribution, expert_traits
+from finflow.evaluation.analysis import expert_traits
+from finflow.evaluation.analysis.attribution import attribution_section, decisions_section
 from finflow.evaluation.analysis.decision_quality import score_runs
 from finflow.evaluation.analysis.training_sections import sections_of_training
 from finflow.evaluation.backtest import (
@@ -207,18 +208,18 @@ def _ensemble(
 def _explanations(
     context: ComparisonContext, training_data: TrainingData, policy: ExpertPolicy | None
 ) -> list[Section]:
-    made = [attribution.section(context, EXPERTS if policy is None else policy.sources)]
+    made = [attribution_section(context, EXPERTS if policy is None else policy.sources)]
     if policy is not None:
         traits = traits_on(policy, context.process, training_data.split.validation)
         if traits is not None:
-            made.append(expert_traits.section(traits, "the decisions of the validation window"))
+            made.append(expert_traits.expert_section(traits, "the decisions of the validation window"))
         fitted, known = training_data.features.fitted, range(context.window.stop)
         mixed = None if fitted is None else gate_on(policy, context.process, known, fitted.crisis)
         if mixed is not None:
             where = "all decisions up to the end of the judged window"
             made.append(expert_traits.gate_section(mixed, policy.sources, where))
         explainer = Explainer(policy, context.process, training_data.features, context.window, context.runs[0])
-        made.append(attribution.decisions_section(explainer.largest(EXPLAINED)))
+        made.append(decisions_section(explainer.largest(EXPLAINED)))
     return made
 
 

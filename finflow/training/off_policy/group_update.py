@@ -40,7 +40,7 @@ from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readi
 from finflow.config import Config
 from finflow.env.portfolio_state import PortfolioState, join_states, rows_of
 from finflow.training.data.replay import CoveragePool, join_rows, make_batch
-from finflow.training.data.rollouts import PathwiseRollout, RolloutMarket, as_tensors, decide
+from finflow.training.data.rollouts import PathwiseRollout, RolloutMarket, as_tensors, decided
 from finflow.training.off_policy.exact_decisions import ACTIONS, counterfactual_batch
 from finflow.training.off_policy.learners import Learner
 
@@ -112,7 +112,7 @@ def look_ahead(
     state = as_tensors(begun, market.tensors.market.device)
     rollout = market.roll_out(policies, reading.rows(0, horizon * rows), state, horizon, noise=noise)
     portfolio = market.process.observed_portfolio(rollout.state).float()
-    distribution = decide(policies, portfolio, reading.rows(horizon * rows, (horizon + 1) * rows))
+    distribution = decided(policies, portfolio, reading.rows(horizon * rows, (horizon + 1) * rows))
     action, density = distribution.sample(noise[-1].unsqueeze(1))
     densities = (density[:, 0] / distribution.dimensions).unsqueeze(0)
     if rollout.log_density is not None:
@@ -306,7 +306,7 @@ def step_portfolios(market: RolloutMarket, learners: Sequence[Learner], config: 
     before = market.process.observed_portfolio(state)
     for h in range(horizon):
         portfolio = torch.as_tensor(before, dtype=torch.float32, device=device)
-        distribution = decide(policies, portfolio, reading.rows(h * rows, (h + 1) * rows))
+        distribution = decided(policies, portfolio, reading.rows(h * rows, (h + 1) * rows))
         sampled, _ = distribution.sample(noise[h].unsqueeze(1))
         action = sampled[:, 0].cpu().numpy()
         step = market.process.step(state, action.astype(np.float64))

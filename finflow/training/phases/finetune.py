@@ -24,7 +24,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.replay import ONLINE as FAMILY, CoveragePool, Transitions
 from finflow.training.data.reward_normalizer import RewardNormalizer
-from finflow.training.data.rollouts import RolloutMarket, normalised
+from finflow.training.data.rollouts import RolloutMarket, with_normalizer
 from finflow.training.off_policy.evidence import transitions_outside
 from finflow.training.off_policy.exact_decisions import (
     FOLLOWED,
@@ -107,7 +107,7 @@ class _OnlinePhase:
         self.market = beginning = learning_market(run)
         _, tensors, units = self.market
         if units.normalizer is not None:  # units that do not depend on how far the window of the training has moved
-            beginning = normalised(beginning, RewardNormalizer.of(config.train.reward_normalization), dataset)
+            beginning = with_normalizer(beginning, RewardNormalizer.of(config.train.reward_normalization), dataset)
         if state.counters.vector_step == 0:
             self._begin(beginning)
         seen = [dataset, *(transitions_outside(dataset, block) for block in self.evidence.blocks)]

@@ -30,7 +30,7 @@ from finflow.training.checkpoints.checkpoint_reader import OFFLINE
 from finflow.training.data.mirrored_growth import with_mirrored_bars
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
-from finflow.training.data.rollouts import NO_MIRROR, RolloutMarket, normalised
+from finflow.training.data.rollouts import NO_MIRROR, RolloutMarket, with_normalizer
 from finflow.training.off_policy.evidence import Block, training_blocks, training_segments, transitions_outside
 from finflow.training.off_policy.exact_decisions import ACTIONS, counterfactual_batch, measure_decision_scale
 from finflow.training.phases.run_guard import LearnerProbe, probe_states
@@ -59,7 +59,7 @@ def learning_market(run: TrainingRun, with_families: bool = False) -> RolloutMar
     units = RewardUnits.of(process, dataset.reward_scale, config.train.reward_reference, run.device)
     units = units._replace(whole_spread=needs_quantiles(config.bcell))
     tensors = MarketTensors.of(process, run.device, with_families and config.bcell.expert_cloning > 0.0)
-    return normalised(RolloutMarket(process, tensors, units), run.state.reward_normalizer, dataset)
+    return with_normalizer(RolloutMarket(process, tensors, units), run.state.reward_normalizer, dataset)
 
 
 @torch.no_grad()
@@ -262,7 +262,7 @@ def pretraining_in_parallel(run: TrainingRun) -> Iterator[None]:
 
 def _pretrain_block(run: TrainingRun, blocks: Sequence[Block], number: int) -> Networks:
     """Networks of a learner that was pretrained without one of the blocks."""
-    market = normalised(learning_market(run, with_families=True), None, run.dataset)
+    market = with_normalizer(learning_market(run, with_families=True), None, run.dataset)
     seed = run.config.train.seed + BLOCKS_PURPOSE + number
     keys = {"offline_training_epochs": run.config.fold_epochs, "seed": seed}
     config = run.config.model_copy(update={"train": run.config.train.model_copy(update=keys)})

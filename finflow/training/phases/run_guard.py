@@ -22,7 +22,7 @@ from finflow.arrays import BoolArray, FloatArray
 from finflow.config import Config
 from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.rollback import LOWER, STOP, Snapshot
-from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, crossed, measure, parameter_norms
+from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, crossed, parameter_norms, policy_figures
 from finflow.guard.stability import CRITIC, ENTROPY_LIMIT, HEALTHY_SHARE
 from finflow.tensor_file import without_prefix
 from finflow.training.data.replay import MarketTensors, Transitions
@@ -56,17 +56,17 @@ class LearnerProbe:
         """Figures of the policy on the fixed states, its KL from the last healthy snapshot among them."""
         policy, device = self.decide(), self.states.market.device
         if healthy is None:
-            return measure(policy)
+            return policy_figures(policy)
         saved = without_prefix(healthy.tensors, PROBE)
         reference = PolicyProbe(**{name: tensor.to(device) for name, tensor in saved.items()})
         held = policy.centre[:, :-1] > 0.0
         listed = None if bool(held.all()) else held
         own, other = (LogisticNormal(one.location, one.log_scale, listed) for one in (policy, reference))
-        return measure(policy, kl_per_dimension(own, other).mean())
+        return policy_figures(policy, kl_per_dimension(own, other).mean())
 
     def entropies(self) -> dict[str, float]:
         """Both entropies that the monitor judges, in 0..1, and the band of normal values."""
-        figures = measure(self.decide())
+        figures = policy_figures(self.decide())
         judged = {name: figures[name] for name in ("concentration", "policy_entropy")}
         return judged | {"entropy_band_low": min(HEALTHY_SHARE * ENTROPY_LIMIT, 1.0), "entropy_band_high": 1.0}
 
@@ -95,7 +95,7 @@ def save_snapshot(state: TrainingState, probe: LearnerProbe) -> None:
     policy = probe.decide()._asdict()
     tensors = {f"{STATE}{name}": tensor for name, tensor in tensors.items()}
     tensors |= {f"{PROBE}{name}": tensor for name, tensor in policy.items()}
-    facts = {"training": training, "figures": measure(PolicyProbe(**policy)) | probe.norms()}
+    facts = {"training": training, "figures": policy_figures(PolicyProbe(**policy)) | probe.norms()}
     memory.manager.save(state.counters.update, tensors, facts | {"monitor": capture(memory.monitor)[1]}, memory.score)
 
 

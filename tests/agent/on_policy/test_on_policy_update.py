@@ -16,7 +16,7 @@ from finflow.agent.on_policy.on_policy_losses import (
     DoublingKL,
     ProportionalKL,
     generalised_advantages,
-    normalised,
+    standardised,
     surrogate_loss,
     trust_region_step,
 )
@@ -203,11 +203,11 @@ def test_lambda_one_is_the_monte_carlo_return_less_the_value(seed: int) -> None:
 
 
 def test_normalised_advantages_have_mean_zero_and_deviation_one() -> None:
-    found = normalised(torch.tensor([3.0, 5.0, 10.0]))
+    found = standardised(torch.tensor([3.0, 5.0, 10.0]))
     assert float(found.mean()) == pytest.approx(0.0, abs=1e-6)
     assert float(found.std()) == pytest.approx(1.0, abs=1e-6)
-    assert normalised(torch.tensor([3.0])).tolist() == [3.0]
-    assert normalised(torch.ones(4)).tolist() == [0.0] * 4
+    assert standardised(torch.tensor([3.0])).tolist() == [3.0]
+    assert standardised(torch.ones(4)).tolist() == [0.0] * 4
 
 
 def test_the_surrogate_is_as_by_hand_and_a_penalty_holds_the_policy_near() -> None:

@@ -19,7 +19,7 @@ from finflow.agent.on_policy.on_policy_losses import (
     fisher_product,
     generalised_advantages,
     natural_gradient,
-    normalised,
+    standardised,
     surrogate_loss,
     trust_region_step,
     value_loss,
@@ -69,7 +69,7 @@ def test_losses_are_those_of_sb3(kind: str) -> None:
         distribution, values = agent.distribution(rollout.observations), agent.value(rollout.observations)
         log_ratio = distribution.log_prob(rollout.actions) - rollout.log_prob
         ours = {
-            "policy_gradient_loss": surrogate_loss(log_ratio.exp(), normalised(rollout.advantages), CLIP),
+            "policy_gradient_loss": surrogate_loss(log_ratio.exp(), standardised(rollout.advantages), CLIP),
             "entropy_loss": -distribution.entropy().mean(),
             "value_loss": 2.0 * value_loss(values, rollout.returns),  # theirs has no half
             "approx_kl": approximate_kl(log_ratio),
@@ -112,7 +112,7 @@ def test_the_natural_gradient_and_the_step_are_those_of_sb3(kind: str) -> None:
 
     def objective() -> Tensor:
         ratio = (agent.distribution(rollout.observations).log_prob(rollout.actions) - rollout.log_prob).exp()
-        return (ratio * normalised(rollout.advantages)).mean()
+        return (ratio * standardised(rollout.advantages)).mean()
 
     direction = natural_gradient(parameters, objective(), fisher_product(parameters, divergence))
     torch.testing.assert_close(by_layer(direction, agent), arrays["direction"], atol=STEP_TOLERANCE, rtol=1e-4)

@@ -14,7 +14,7 @@ from sklearn.metrics import ndcg_score
 
 import finflow
 from finflow.arrays import FloatArray
-from finflow.env.rewards.ranking_reward import create_reward_function, measure, relevance_of
+from finflow.env.rewards.ranking_reward import create_reward_function, ranking_measure, relevance_of
 from finflow.errors import ConfigError
 
 coarse = st.integers(0, 4).map(float)  # few values: ties everywhere
@@ -24,7 +24,7 @@ coarse = st.integers(0, 4).map(float)  # few values: ties everywhere
 @pytest.mark.parametrize("k", [1, 3, 7])
 def test_ndcg_is_scikit_learns_ties_included(k: int, scores: FloatArray, grades: FloatArray) -> None:
     gains = 2.0**grades - 1.0
-    found = measure("ndcg", scores, np.ones_like(scores, np.bool_), gains, k)
+    found = ranking_measure("ndcg", scores, np.ones_like(scores, np.bool_), gains, k)
     expected = [ndcg_score(gain[None], score[None], k=k) for gain, score in zip(gains, scores, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
@@ -38,11 +38,11 @@ def test_measures_worked_by_hand() -> None:
     everything = np.ones_like(returns, np.bool_)
     gains = relevance_of("ndcg", returns, everything, 4)
     np.testing.assert_array_equal(gains, [[0.0, 7.0, 3.0, 1.0]])
-    found, best = measure("ndcg", scores, everything, gains, 2), relevance_of("hit", returns, everything, 4)
+    found, best = ranking_measure("ndcg", scores, everything, gains, 2), relevance_of("hit", returns, everything, 4)
     discount = 1.0 / np.log2(3.0)
     assert found[0] == pytest.approx(7.0 * discount / (7.0 + 3.0 * discount), abs=1e-12)
     for name, k, value in (("hit", 1, 0.0), ("hit", 2, 1.0), ("mrr", 4, 0.5), ("mrr", 1, 0.0)):
-        assert measure(name, scores, everything, best, k)[0] == value
+        assert ranking_measure(name, scores, everything, best, k)[0] == value
 
 
 @pytest.mark.parametrize("name", ["ndcg", "hit", "mrr"])

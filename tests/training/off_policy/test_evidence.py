@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +17,14 @@ from finflow.agent.batch import states_of
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
-from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.evaluation.analysis import training_sections
-from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import prepare
 from finflow.training.off_policy.evidence import (
     CONFIDENCES,
     Block,
-    OutOfFold,
     backtest_blends,
     make_blocks,
     training_blocks,
@@ -39,28 +36,32 @@ from finflow.training.off_policy.learners import Learners
 from finflow.training.phases import finetune as phase, pretrain as pretraining
 from finflow.training.phases.finetune import stage_updates
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import WITH_BLOCKS, Make, best, checkpoint_of, latest, train_through
+from tests.training.whole_trainings import (
+    WITH_BLOCKS,
+    Make,
+    Stop,
+    best,
+    check_same_learning,
+    checkpoint_of,
+    latest,
+    rows_of,
+    train_through,
+)
 
 CPU = torch.device("cpu")
 UPDATES = 8  # 12 episodes of 20 decisions, 32 decisions an update
 
 
-class Trained(NamedTuple):
-    """A training that is over, and what makes others in its folder."""
-
-    trainer: FinFlowTrainer
-    make: Make
-    learners: Learners
-    evidence: OutOfFold
-
-
 @pytest.fixture(scope="module")
-def trained(shared: Make) -> Trained:
-    trainer = train_through(shared(**WITH_BLOCKS))
-    state = trainer._begin().state
-    assert state.learners is not None
-    assert state.out_of_fold is not None
-    return Trained(trainer, shared, state.learners, state.out_of_fold)
+def trainer(shared: Make) -> FinFlowTrainer:
+    """A training that is over."""
+    return train_through(shared(**WITH_BLOCKS))
+
+
+def learners_of(trainer: FinFlowTrainer) -> Learners:
+    learners = trainer._begin().state.learners
+    assert learners is not None
+    return learners
 
 
 def test_blocks_are_contiguous_purged_and_cover_every_bar() -> None:
@@ -88,13 +89,14 @@ def test_rewards_of_what_is_learned_end_before_the_block(tiny: Make, lag: int, h
     assert blocks[1].learned[0].stop == blocks[1].held_out.start - lag - horizon
 
 
-def test_learners_of_blocks_begin_and_stay_outside_of_them(trained: Trained) -> None:
+def test_learners_of_blocks_begin_and_stay_outside_of_them(trainer: FinFlowTrainer) -> None:
     """Portfolios, the replay, and the behaviour's data: the agent that is delivered alone sees all bars."""
-    learners: Learners = trained.learners
-    dataset = trained.trainer.collect_offline_data()
-    (whole,) = training_segments(trained.trainer.training_data)
+    learners, evidence = learners_of(trainer), trainer._begin().state.out_of_fold
+    assert evidence is not None
+    dataset = trainer.collect_offline_data()
+    (whole,) = training_segments(trainer.training_data)
     assert learners.everyone[0].portfolios.starts[-1] == whole.stop - 4
-    for learner, block in zip(learners.of_blocks, trained.evidence.blocks, strict=True):
+    for learner, block in zip(learners.of_blocks, evidence.blocks, strict=True):
         seen = learner.replay.columns["bar"][: learner.replay.occupied].numpy()
         assert len(seen) > 0
         held = np.arange(block.held_out.start - 1, block.held_out.stop + 1)
@@ -105,12 +107,10 @@ def test_learners_of_blocks_begin_and_stay_outside_of_them(trained: Trained) -> 
         assert not np.isin(learner.portfolios.state.bar, held).any()
         assert not np.isin(learner.portfolios.starts[:, None] + np.arange(4), held).any()
     own = learners.everyone[0].replay.columns["bar"].numpy()
-    assert any(
-        np.isin(own, np.arange(block.held_out.start, block.held_out.stop)).any() for block in trained.evidence.blocks
-    )
+    assert any(np.isin(own, np.array(block.held_out)).any() for block in evidence.blocks)
 
 
-def test_no_learner_of_a_block_sees_a_price_of_its_block(trained: Trained) -> None:
+def test_no_learner_of_a_block_sees_a_price_of_its_block(trainer: FinFlowTrainer, shared: Make) -> None:
     """Other prices within a block change what the others learn, but not a bit of its own: policy, critics, replay.
 
     Rewards are changed in the tables of growth, which are all that decisions earn; features are left as they are.
@@ -118,7 +118,7 @@ def test_no_learner_of_a_block_sees_a_price_of_its_block(trained: Trained) -> No
     finals = []
     keys = {**WITH_BLOCKS, "train__online_episodes": 6}
     for held in (None, 1):
-        other = FinFlowTrainer(trained.make(**keys), pretrained=checkpoint_of(trained.trainer, "pretrained"))
+        other = FinFlowTrainer(shared(**keys), pretrained=checkpoint_of(trainer, "pretrained"))
         run = other._begin()
         process = other.training_data.learning
         if held is not None:
@@ -127,10 +127,9 @@ def test_no_learner_of_a_block_sees_a_price_of_its_block(trained: Trained) -> No
             block = run.state.out_of_fold.blocks[held].held_out
             process.growth[block.start : block.stop + 1, :-1] *= 1.01
         other.finetune()
-        learners = other._begin().state.learners
-        assert learners is not None
-        finals.append([one.agent.policy.state_dict() | one.agent.critic.state_dict() for one in learners.everyone])
-        finals[-1][-1] |= dict(learners.everyone[-1].replay.columns)
+        everyone = learners_of(other).everyone
+        finals.append([one.agent.policy.state_dict() | one.agent.critic.state_dict() for one in everyone])
+        finals[-1][-1] |= dict(everyone[-1].replay.columns)
     same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(*finals, strict=True)]
     assert same == [False, False, True]
 
@@ -175,8 +174,7 @@ def test_pretraining_during_the_offline_phase_changes_no_bit(
 # --- backtests of blends
 
 
-def test_without_confidence_the_agent_holds_the_reference(trained: Trained) -> None:
-    trainer = trained.trainer
+def test_without_confidence_the_agent_holds_the_reference(trainer: FinFlowTrainer) -> None:
     process, policy = trainer.training_data.process, trainer.agent.policy
     volatility = trainer.training_data.log_volatility
     states = states_of(process.observe(process.start(np.array([process.first_bar + 9]))), CPU)
@@ -192,17 +190,16 @@ def test_without_confidence_the_agent_holds_the_reference(trained: Trained) -> N
     assert torch.equal(blended(policy, Blend(1.0, "equal-weight", volatility))(states).aim, own.aim)
 
 
-def test_blends_are_played_by_the_ledger(trained: Trained) -> None:
+def test_blends_are_played_by_the_ledger(trainer: FinFlowTrainer) -> None:
     """Patient equal weight, played by hand; a blend without confidence is the same whatever the policy."""
-    process = trained.trainer.training_data.process
-    tensors, volatility = MarketTensors.of(process, CPU), trained.trainer.training_data.log_volatility
+    process, policy = trainer.training_data.process, trainer.agent.policy
+    tensors, volatility = MarketTensors.of(process, CPU), trainer.training_data.log_volatility
     bars = range(process.first_bar, process.first_bar + 40)
-    policy = trained.trainer.agent.policy
     whole, shorter = backtest_blends([(policy, bars), (policy, bars[:39])], process, tensors, volatility)
     assert np.array_equal(shorter, whole[:, :39])
     assert whole.shape == (2 * len(CONFIDENCES), 40)
-    state = process.start(np.array([bars.start]), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]]))
     equal = np.array([[0.25, 0.25, 0.25, 0.25, 0.0]])
+    state = process.start(np.array([bars.start]), equal)
     for step in range(40):
         taken = process.step(state, state.weights + 0.05 * (equal - state.weights))
         assert whole[0, step] == pytest.approx(taken.reward[0], abs=1e-6)  # decisions are float32
@@ -235,14 +232,6 @@ def test_the_report_and_the_agent_number_the_references_alike() -> None:
 # --- the judgement
 
 
-def check_same(path: Path, other: Path) -> None:
-    """Hold all of two states against each other, bit for bit; their configurations name other folders."""
-    (tensors, facts), (others, told) = read_tensors(path), read_tensors(other)
-    assert tensors.keys() == others.keys()
-    assert [name for name, tensor in tensors.items() if not torch.equal(tensor, others[name])] == []
-    assert facts["training"] == told["training"]
-
-
 def test_the_last_stage_is_always_kept() -> None:
     assert stage_updates(985, 6) == [165, 329, 493, 657, 821, 985]
     assert stage_updates(3, 6) == [1, 2, 3]
@@ -251,22 +240,19 @@ def test_the_last_stage_is_always_kept() -> None:
 
 @pytest.mark.parametrize("when", [7 + 2, 7 + 3 + 4])
 def test_a_resumed_run_equals_one_that_never_stopped(
-    when: int, trained: Trained, tiny: Make, stop_training: Callable[[Config, int], FinFlowTrainer]
+    when: int, trainer: FinFlowTrainer, tiny: Make, stop_training: Stop
 ) -> None:
     """Stopped while portfolios warm up, and with the blocks in flight: replays, portfolios, generators and looks."""
     stopped = stop_training(tiny(**WITH_BLOCKS), when)  # an epoch of 7 updates comes first, then 3 warm-up steps
     counters = read_checkpoint(latest(stopped)).counters
     assert (counters["phase"], counters["vector_step"] < 3 + UPDATES) == ("online", True)
     resumed = train_through(tiny(**WITH_BLOCKS), resume=stopped.run_folder)
-    for path in (latest, best):
-        check_same(path(resumed), path(trained.trainer))
-    rows = [(one.run_folder / "metrics.jsonl").read_bytes() for one in (resumed, trained.trainer)]
-    assert rows[0] == rows[1]
+    for name in ("latest", "best"):
+        check_same_learning(resumed, trainer, name)
 
 
-def test_the_finished_agent_is_judged_once_and_says_what_it_holds(trained: Trained) -> None:
-    trainer = trained.trainer
-    rows = [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
+def test_the_finished_agent_is_judged_once_and_says_what_it_holds(trainer: FinFlowTrainer, shared: Make) -> None:
+    rows = rows_of(trainer)
     judged = [row for row in rows if "validation_sharpe" in row and row["phase"] == "online"]
     assert len(judged) == 2  # the policy at the hand-over, and the finished agent
     assert {"confidence", "out_of_fold_t", "training_advantage_slope"} <= set(judged[-1])
@@ -274,21 +260,20 @@ def test_the_finished_agent_is_judged_once_and_says_what_it_holds(trained: Train
     assert checkpoint.counters["update"] == trainer._begin().state.counters.update
     assert "out of fold t =" in (trainer.run_folder / "console.log").read_text()
     before = latest(trainer).read_bytes()
-    again = train_through(trained.make(**WITH_BLOCKS), resume=trainer.run_folder)
-    assert len((again.run_folder / "metrics.jsonl").read_text().splitlines()) == len(rows)  # not a second time
+    again = train_through(shared(**WITH_BLOCKS), resume=trainer.run_folder)
+    assert len(rows_of(again)) == len(rows)  # not a second time
     assert latest(again).read_bytes() == before
 
 
 def test_the_policies_of_the_blocks_and_the_blend_are_part_of_the_agent_s_one_file(
-    trained: Trained, tmp_path: Path
+    trainer: FinFlowTrainer, tmp_path: Path
 ) -> None:
     """They decide with the agent's own in every way in which an agent is opened."""
-    trainer = trained.trainer
     agent, process = trainer.agent, trainer.training_data.process
     assert agent.blend is not None
     assert agent.members is not None
     agent.blend.copy_(Blend(0.7, "inverse-volatility", trainer.training_data.log_volatility).to_tensor(CPU))
-    learned = [one.agent.policy.state_dict() for one in trained.learners.of_blocks]
+    learned = [one.agent.policy.state_dict() for one in learners_of(trainer).of_blocks]
     for member, own in zip(agent.members, learned, strict=True):
         member.load_state_dict(own)
     trainer._begin().checkpoint()

@@ -14,7 +14,7 @@ from finflow.guard.checkpoint_folder import capture, restore
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.on_policy_market import SegmentRewards
 from tests.training.test_reward_hacking import LOOKS, OFFLINE, RETURN, likes
-from tests.training.whole_trainings import Make, Stop, latest, train_through
+from tests.training.whole_trainings import Make, Stop, check_same_files, latest, train_through
 
 __all__ = ["likes"]
 #: Two portfolios, of which the second's episode ends with its third decision.
@@ -51,8 +51,7 @@ def test_a_training_paid_by_the_segment_resumes_to_the_same_bits(
     half = stop_training(config, OFFLINE + 2)
     assert int(read_tensors(latest(half))[0]["on_policy/pay/age"].max()) > 0
     again = train_through(config, resume=half.run_folder)
-    one, other = (read_tensors(latest(trainer))[0] for trainer in (whole, again))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    check_same_files(again, whole)
 
 
 def test_what_cannot_be_paid_by_the_segment_is_one_line(tiny: Make) -> None:
