@@ -379,10 +379,7 @@ def test_the_page_stands_alone_and_believes_nobody() -> None:
     ("objective", "views"),
     [
         (("sharpe",), {"history", "importances", "slices", "parallel", "courses", "choice-logits"}),
-        (
-            ("sharpe", "cvar"),
-            {"history", "history-2", "front", "importances-2", "slices", "parallel"},
-        ),
+        (("sharpe", "cvar"), {"history", "history-2", "front", "importances-2", "slices", "parallel"}),
     ],
 )
 def test_there_is_a_figure_for_each_view(

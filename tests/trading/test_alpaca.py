@@ -11,15 +11,7 @@ import pytest
 from finflow.config import AlpacaConfig, load_config
 from finflow.errors import ConfigError
 from finflow.trading import alpaca_broker
-from finflow.trading.alpaca_broker import (
-    KEY,
-    SECRET,
-    AlpacaBroker,
-    BrokerError,
-    BrokerNotReady,
-    is_open,
-    open_alpaca,
-)
+from finflow.trading.alpaca_broker import KEY, SECRET, AlpacaBroker, BrokerError, BrokerNotReady, is_open, open_alpaca
 from scripts.evidence.fake_alpaca import AFTER, BEFORE, FakeAlpaca, Fault
 from tests.market.conftest import assert_refused
 from tests.trading.conftest import ENVIRON
