@@ -34,6 +34,7 @@ from finflow.guard.checkpoint_folder import LATEST
 from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import prepare
 from scripts.evidence.durability import small_config
+from tests.commands import ctrl_c_as
 from tests.experiments.tasks_on_ray import fail_once_begun, in_a_task, stopped, total
 from tests.short_trainings import SHORT, TINY, bits_of, config_in, write_market
 from tests.test_worker_pool import killed_once
@@ -58,7 +59,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    with in_the_background():
+    with ctrl_c_as(signal.SIG_IGN):  # as if begun in the background: its processes are deaf to it, too
         made = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8, **QUICK, **BARE}
         )
@@ -74,18 +75,10 @@ def connection(cluster: Any) -> None:
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 
 
-@contextlib.contextmanager
-def in_the_background() -> Iterator[None]:
-    """What is started here is as by a shell's ``&`` or from a service: deaf to Ctrl-C, and so are its children."""
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGINT, usual)
-
-
 @pytest.fixture
 def two_nodes(cluster: Any, connection: None) -> list[Any]:
     """Two nodes: those that the test before left, and as many anew as it lost."""
-    with in_the_background():
+    with ctrl_c_as(signal.SIG_IGN):
         while len(cluster.worker_nodes) < 2:
             cluster.add_node(num_cpus=1, object_store_memory=10**8)
     cluster.wait_for_nodes()

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -547,11 +548,7 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
     command = f"python main.py --mode tune --resume '{begun.folder}'"
     assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to continue: {command}"
     assert command in (begun.folder / "study.yaml").read_text()
-
-    def lose(*given: object, **named: object) -> None:
-        raise OSError("the server is gone")
-
-    monkeypatch.setattr(begun.store.study, "get_trials", lose)
+    monkeypatch.setattr(begun.store.study, "get_trials", Mock(side_effect=OSError("the server is gone")))
     assert tuning._resume_hint(begun) == f"stopped; to continue: {command}"
     with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
         tuning._work(begun, HERE, print)
@@ -559,11 +556,7 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
 
 def test_a_fault_of_the_report_is_none_of_the_storage(outcome: StudyOutcome, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = begin(stored_study(outcome.folder), outcome.folder)
-
-    def fail(*given: object) -> None:
-        raise OSError("no font")
-
-    monkeypatch.setattr(tuning, "report_study", fail)
+    monkeypatch.setattr(tuning, "report_study", Mock(side_effect=OSError("no font")))
     with pytest.raises(OSError, match="no font"):
         tuning.conclude(begun)
 
