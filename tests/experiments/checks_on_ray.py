@@ -27,7 +27,6 @@ from finflow.errors import MarketError
 from finflow.experiments.jobs.independent_trainings import Training, finished_best, make_seed_job, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.experiments.tasks import ComputeResources, Task, run_tasks
-from finflow.experiments.tuning import study_report
 from finflow.experiments.tuning.study import stored_study
 from finflow.experiments.tuning.tuning import rerun, tune
 from finflow.guard.checkpoint_folder import LATEST
@@ -233,9 +232,8 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
 
 
 def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
-    cluster: Any, two_nodes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, two_nodes: list[Any], tmp_path: Path, no_study_pictures: None
 ) -> None:
-    monkeypatch.setattr(study_report, "draw_figures", lambda *given: [])
     search: dict[str, object] = {
         "market.source": "synthetic",
         "market.synthetic.bars": 1500,
