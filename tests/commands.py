@@ -1,8 +1,10 @@
-"""Commands that are refused, with the line that they are answered with, and processes that have ended."""
+"""Commands that are refused, with the line that they are answered with, Ctrl-C, and processes that have ended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,16 @@ def refusal(
     assert said.count("\n") == 1, said
     assert "Traceback" not in said
     return said
+
+
+@contextlib.contextmanager
+def ctrl_c_as(handler: Callable[..., object] | signal.Handlers) -> Iterator[None]:
+    """Have Ctrl-C do this, whether or not these tests were begun in the background, where a shell has it ignored."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def is_alive(process: int) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
@@ -87,8 +88,7 @@ class Application:
     @property
     def config(self) -> Config:
         """What the trainer was given."""
-        config: Config = self.calls["trainer"][0]
-        return config
+        return self.calls["trainer"][0]
 
 
 @pytest.fixture
@@ -341,10 +341,7 @@ def test_a_dry_run_only_counts(protocols: Trainings, capsys: pytest.CaptureFixtu
 def test_ctrl_c_says_how_to_go_on(
     command: list[str], said: str, protocols: Trainings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def press() -> None:
-        raise KeyboardInterrupt
-
-    protocols.during = press
+    protocols.during = Mock(side_effect=KeyboardInterrupt)
     assert refusal(capsys, "--mode", *command, status=130) == said
 
 

@@ -140,10 +140,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--mode", "evaluate", "--resume", "r", "--recollect"], "--recollect belongs to --mode train or demo"),
         (["--mode", "explain", "--resume", "r"], "--mode explain needs --resume with a run folder or checkpoint, and"),
         (["--mode", "compare", "r"], "--mode compare needs two run folders or more"),
-        (
-            ["--mode", "train", "--output", "x"],
-            "--output belongs to --mode explain or compare or prefer, not",
-        ),
+        (["--mode", "train", "--output", "x"], "--output belongs to --mode explain or compare or prefer, not"),
         (["--mode", "train", "--date", "2020-03-16"], "--date belongs to --mode explain"),
         (["--mode", "demo", "--resume", "r"], "--mode train --resume RUN"),
         (["--mode", "demo", "--config", "c.yaml"], "--mode train --config FILE"),

@@ -15,6 +15,7 @@ import pytest
 from finflow.cli import exit_status
 from finflow.cli.exit_status import run_safely, stopping_between_updates
 from finflow.errors import MarketError
+from tests.commands import ctrl_c_as
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,13 +64,10 @@ def test_ctrl_c_in_an_import_is_ctrl_c_whatever_the_import_makes_of_it(capsys: p
         except KeyboardInterrupt:
             raise RecursionError("half an import") from None
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
-    try:
+    with ctrl_c_as(signal.default_int_handler):
         assert run_safely(command, []) == 130
         assert capsys.readouterr().err == "stopped\n"
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
@@ -103,12 +101,9 @@ def test_another_thread_trains_without_touching_the_handlers() -> None:
 
 
 def test_an_interrupt_stops_a_command_that_a_shell_started_in_the_background() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with ctrl_c_as(signal.SIG_IGN):
         assert run_safely(lambda _: signal.raise_signal(signal.SIGINT), []) == 130
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_output_that_was_closed_is_no_fault() -> None:

@@ -27,13 +27,13 @@ from finflow.errors import MarketError
 from finflow.experiments.jobs.independent_trainings import Training, finished_best, make_seed_job, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.experiments.tasks import ComputeResources, Task, run_tasks
-from finflow.experiments.tuning import study_report
 from finflow.experiments.tuning.study import stored_study
 from finflow.experiments.tuning.tuning import rerun, tune
 from finflow.guard.checkpoint_folder import LATEST
 from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import prepare
 from scripts.evidence.durability import small_config
+from tests.commands import ctrl_c_as
 from tests.experiments.tasks_on_ray import fail_once_begun, in_a_task, stopped, total
 from tests.short_trainings import SHORT, TINY, bits_of, config_in, write_market
 from tests.test_worker_pool import killed_once
@@ -58,7 +58,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    with in_the_background():
+    with ctrl_c_as(signal.SIG_IGN):  # as if begun in the background: its processes are deaf to it, too
         made = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8, **QUICK, **BARE}
         )
@@ -74,18 +74,10 @@ def connection(cluster: Any) -> None:
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 
 
-@contextlib.contextmanager
-def in_the_background() -> Iterator[None]:
-    """What is started here is as by a shell's ``&`` or from a service: deaf to Ctrl-C, and so are its children."""
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGINT, usual)
-
-
 @pytest.fixture
 def two_nodes(cluster: Any, connection: None) -> list[Any]:
     """Two nodes: those that the test before left, and as many anew as it lost."""
-    with in_the_background():
+    with ctrl_c_as(signal.SIG_IGN):
         while len(cluster.worker_nodes) < 2:
             cluster.add_node(num_cpus=1, object_store_memory=10**8)
     cluster.wait_for_nodes()
@@ -240,9 +232,8 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
 
 
 def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
-    cluster: Any, two_nodes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, two_nodes: list[Any], tmp_path: Path, no_study_pictures: None
 ) -> None:
-    monkeypatch.setattr(study_report, "draw_study_figures", lambda *given: [])
     search: dict[str, object] = {
         "market.source": "synthetic",
         "market.synthetic.bars": 1500,

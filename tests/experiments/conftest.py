@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests of storages."""
+"""A PostgreSQL server for tests of storages, and searches without pictures."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def _other_user() -> str | None:
     return next(name for name in ("postgres", "nobody") if name in names)
 
 
+@pytest.fixture
+def no_study_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of searches with all their numbers but no pictures, which take seconds."""
+    monkeypatch.setattr("finflow.experiments.tuning.study_report.draw_study_figures", lambda *given: [])
+
+
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """The URL of a database on a server of the test's own."""
@@ -43,11 +49,8 @@ def postgres() -> Iterator[str]:
             shutil.chown(folder, user)
         how = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         data = f"{folder}/data"
-        made = subprocess.run(
-            [initdb, "-D", data, "-U", "finflow", "-A", "trust", "--locale=C", "-E", "UTF8", "--no-sync"],
-            check=False,
-            **how,
-        )
+        options = ["-U", "finflow", "-A", "trust", "--locale=C", "-E", "UTF8", "--no-sync"]
+        made = subprocess.run([initdb, "-D", data, *options], check=False, **how)
         if made.returncode:
             pytest.skip(f"initdb failed: {made.stderr[-200:]}")
         with socket.socket() as probe:

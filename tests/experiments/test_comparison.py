@@ -24,12 +24,7 @@ DAYS = 300
 
 
 def write_run(
-    folder: Path,
-    sharpe: float | None = 1.0,
-    seed: int = 0,
-    panel: str = "a" * 64,
-    edge: float = 0.0,
-    **changes: Any,
+    folder: Path, sharpe: float | None = 1.0, seed: int = 0, panel: str = "a" * 64, edge: float = 0.0, **changes: Any
 ) -> Path:
     """The folder of a run that was judged; `config_KEY` changes the configuration, other names `metrics.json`."""
     config = {"env": {"commission_bps": 10.0}, "bcell": {"gamma": 0.99}, "train": {"seed": seed, "threads": 1}}
@@ -71,9 +66,7 @@ def write_run(
 
 @pytest.mark.usefixtures("images")
 def test_runs_stand_side_by_side_with_their_own_numbers(
-    tmp_path: Path,
-    read_page: Callable[[str], Any],
-    numbers_hold: Callable[[Any, Any], int],
+    tmp_path: Path, read_page: Callable[[str], Any], numbers_hold: Callable[[Any, Any], int]
 ) -> None:
     runs = [write_run(tmp_path / "<one>"), write_run(tmp_path / "two", sharpe=0.5, config_bcell__gamma=0.9)]
     page, _ = compare_runs(runs, tmp_path / "out")

@@ -193,8 +193,7 @@ from pathlib import Path
 
 from scripts.evidence.durability import small_config
 from finflow.experiments.tasks import ComputeResources
-from finflow.experiments.jobs.independent_trainings import make_seed_job
-from finflow.experiments.jobs.independent_trainings import train_all
+from finflow.experiments.jobs.independent_trainings import make_seed_job, train_all
 
 if __name__ == "__main__":
     folder = Path({folder!r})

@@ -110,10 +110,9 @@ def test_no_decision_is_learned_from_across_the_hole_or_in_the_purge(small: Call
     assert (at > join).any()
     episodes = pd.Series(at).groupby(data.episode)
     assert ((episodes.max() < join) | (episodes.min() > join)).all()
-    assert training_data.panel.n_bars == len(first) + len(second)
-    assert training_data.split.validation == range(
-        training_data.panel.n_bars - fold.validation, training_data.panel.n_bars
-    )
+    bars = len(first) + len(second)
+    assert training_data.panel.n_bars == bars
+    assert training_data.split.validation == range(bars - fold.validation, bars)
 
 
 def test_the_test_window_is_not_even_loaded(small: Callable[..., Config]) -> None:
@@ -265,8 +264,7 @@ def test_walk_forward_judges_the_bars_after_the_first_share_once_and_learns_only
 
 
 def test_the_paths_of_purged_folds_each_judge_every_bar_once() -> None:
-    settings = ProtocolConfig()
-    folds = folds_of("cpcv", EMBEDDED_BARS, settings)
+    folds = folds_of("cpcv", EMBEDDED_BARS, ProtocolConfig())
     assert len(folds) == len(list(combinations(range(6), 2))) == 15
     paths: dict[int, list[int]] = {}
     for fold in folds:
@@ -278,10 +276,9 @@ def test_the_paths_of_purged_folds_each_judge_every_bar_once() -> None:
 
 def test_after_a_judged_window_come_the_embargo_and_then_bars_that_are_history_alone() -> None:
     """Between two judged windows 1091 bars apart: 252 are purged before the second, 21 are held out after the first."""
-    fold = next(
-        one for one in folds_of("cpcv", EMBEDDED_BARS, ProtocolConfig()) if one.tests[0].start == 0 and one.number == 2
-    )
+    fold = folds_of("cpcv", EMBEDDED_BARS, ProtocolConfig())[1]
     first, second = fold.tests
+    assert (fold.number, first.start) == (2, 0)
     assert fold.pieces[0] == range(first.stop + 21, second.start - HISTORY)
     without = folds_of("cpcv", EMBEDDED_BARS, ProtocolConfig(purge=0, embargo=0))[1]
     assert without.pieces[0] == range(first.stop, second.start)

@@ -22,11 +22,11 @@ from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.jobs.retrain_results import NEW, OLD, ReplacementRule, measure_lead, retrain_schema
 from finflow.experiments.jobs.retraining import KnownBars, prepare_retraining, retrain_folds
 from finflow.training.checkpoints.checkpoint_reader import configuration_of
-from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 from tests.conftest import Page, check_numbers
 from tests.evaluation.made_up import returns_of
 from tests.short_trainings import SHORT, config_in, market_prices
+from tests.training.whole_trainings import train_through
 
 KEYS: dict[str, object] = {
     **SHORT,
@@ -66,16 +66,11 @@ PLANTED: dict[str, object] = {
 }
 SEEN, TRAINED, BARS = 1000, 850, 1700
 
-Arguments = tuple[str, ...]
-
 
 def trained_on(folder: Path, table: pd.DataFrame, keys: dict[str, object]) -> Path:
     """Run folder of an agent, whose prices may go on in another file."""
     table.to_csv(folder / "prices.csv")
-    trainer = FinFlowTrainer(config_in(folder, {**keys, "market.path": str(folder / "prices.csv")}))
-    trainer.train_iql()
-    trainer.finetune()
-    return trainer.run_folder
+    return train_through(config_in(folder, {**keys, "market.path": str(folder / "prices.csv")})).run_folder
 
 
 @pytest.fixture(scope="module")
@@ -206,9 +201,8 @@ def test_a_retraining_does_not_depend_on_what_it_is_judged_by(old: Path, tmp_pat
     assert one.panel.sha256 == other.panel.sha256
     np.testing.assert_array_equal(one.process.asset_features, other.process.asset_features)
     np.testing.assert_array_equal(one.process.growth, other.process.growth)
-    assert (
-        first.old_data.process.panel.sha256 == second.old_data.process.panel.sha256
-    )  # what the old agent's are fitted on
+    one, other = (made.old_data.process.panel for made in (first, second))  # what the old agent's are fitted on
+    assert one.sha256 == other.sha256
     assert first.folder != second.folder
 
 
@@ -309,7 +303,7 @@ def test_a_dry_run_counts_and_writes_nothing(old: Path, capsys: pytest.CaptureFi
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    old: Path, capsys: pytest.CaptureFixture[str], options: Arguments, said: str
+    old: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
 ) -> None:
     assert said in refusal(capsys, "--mode", "retrain", "--resume", str(old), *options)
 

@@ -31,6 +31,7 @@ from finflow.experiments.tuning.study import EXCESS, REASON, UPDATES, encode_ret
 from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, draw_study_figures, study_files
 from finflow.experiments.tuning.trial_store import TrialStore, open_store
 
+pytestmark = pytest.mark.usefixtures("no_study_pictures")
 IDENTITY = {"objective": "sharpe", "space": '{"a": "0 to 1"}'}
 WORKER = """
 import sys, time
@@ -53,19 +54,16 @@ while (trial := store.claim()) is not None:
 """
 
 Opens = Callable[..., TrialStore]
-
-
 EACH_STORAGE = pytest.mark.parametrize("storage", ["sqlite", "journal", "postgresql"], indirect=True)
 
 
 @pytest.fixture
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where trials are kept: SQLite, unless a test asks for each."""
-    if getattr(request, "param", "sqlite") == "sqlite":
-        return f"sqlite:///{tmp_path / 'trials.db'}"
-    return (
-        request.getfixturevalue("postgres") if request.param == "postgresql" else f"journal:{tmp_path / 'trials.log'}"
-    )
+    kind = getattr(request, "param", "sqlite")
+    if kind == "postgresql":
+        return request.getfixturevalue("postgres")
+    return f"journal:{tmp_path / 'trials.log'}" if kind == "journal" else f"sqlite:///{tmp_path / 'trials.db'}"
 
 
 @pytest.fixture
@@ -348,12 +346,6 @@ def study(objective: tuple[str, ...] = ("sharpe",), count: int = 8) -> StudyData
     )
 
 
-@pytest.fixture(autouse=True)
-def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures cost seconds, and most tests look at numbers: they are drawn where a test asks for them."""
-    monkeypatch.setattr(study_report, "draw_study_figures", lambda *_: [])
-
-
 def test_every_number_on_the_page_is_in_the_file() -> None:
     files = study_files(study())
     page, numbers = str(files[PAGE]), json.loads(files[NUMBERS])
@@ -379,10 +371,7 @@ def test_the_page_stands_alone_and_believes_nobody() -> None:
     ("objective", "views"),
     [
         (("sharpe",), {"history", "importances", "slices", "parallel", "courses", "choice-logits"}),
-        (
-            ("sharpe", "cvar"),
-            {"history", "history-2", "front", "importances-2", "slices", "parallel"},
-        ),
+        (("sharpe", "cvar"), {"history", "history-2", "front", "importances-2", "slices", "parallel"}),
     ],
 )
 def test_there_is_a_figure_for_each_view(

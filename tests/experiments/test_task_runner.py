@@ -23,7 +23,7 @@ from finflow.experiments import task_progress
 from finflow.experiments.task_progress import TaskDisplay
 from finflow.experiments.tasks import ComputeResources, Task, run_tasks
 from finflow.worker_pool import RayWorkers
-from tests.commands import refusal
+from tests.commands import ctrl_c_as, refusal
 
 HERE, TWO = ComputeResources(), ComputeResources(workers=2, grace=2.0)
 
@@ -123,14 +123,6 @@ def test_a_fault_in_a_worker_comes_with_its_traceback() -> None:
 
 
 def test_ctrl_c_keeps_what_ended_and_leaves_no_process(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # one that was begun in the background ignores it
-    try:
-        _press_ctrl_c(tmp_path)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _press_ctrl_c(tmp_path: Path) -> None:
     def press() -> None:
         while not (ended and list(tmp_path.glob("slow-*"))):
             time.sleep(0.05)
@@ -141,7 +133,7 @@ def _press_ctrl_c(tmp_path: Path) -> None:
     tasks = [Task(name, wait_or_end, {"folder": tmp_path, "name": name, "seconds": s}) for name, s in seconds.items()]
     began = time.monotonic()
     threading.Thread(target=press, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
+    with ctrl_c_as(signal.default_int_handler), pytest.raises(KeyboardInterrupt):
         run(tasks, TWO, on_done=lambda task, _: ended.append(task.name))
     assert ended == ["quick"]
     assert time.monotonic() - began < 30.0

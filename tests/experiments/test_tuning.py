@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.tasks import ComputeResources
-from finflow.experiments.tuning import study_report, trial_store, trial_training as trials, tuning
+from finflow.experiments.tuning import trial_store, trial_training as trials, tuning
 from finflow.experiments.tuning.study import BEST, EXCESS, REASON, UPDATES, begin, decode_returns, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
 from finflow.experiments.tuning.trial_store import TrialStore
@@ -45,12 +46,14 @@ from finflow.training.phases.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 from tests.evaluation.made_up import returns_of
+from tests.experiments.test_study import taken
 from tests.short_trainings import SHORT, config_in, write_prices
 
 pytestmark = pytest.mark.usefixtures("quick_reports")
+GAMMA = {"bcell.gamma": {"low": 0.9, "high": 0.99}}
 SPACE = {
     "bcell.actor_lr": {"low": 1e-4, "high": 1e-2, "log": True},
-    "bcell.gamma": {"low": 0.9, "high": 0.99},
+    **GAMMA,
     "bcell.n_quantiles": {"choices": [4, 2]},  # 2 is refused: there would be none left of those that are kept
 }
 SMALL = {
@@ -77,15 +80,13 @@ where key = 'worker' and state = 'RUNNING'"""
 
 def made(folder: Path, **changes: object) -> Config:
     """A search whose trials take a second; keys in keyword form."""
-    path = folder / "prices.csv"
-    if not path.exists():
-        write_prices(path, BARS)
+    path = write_prices(folder / "prices.csv", BARS)
     return config_in(folder, {**SMALL, "market.path": str(path)}, **changes)
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, StudyOutcome, list[str]]:
-    """A search that is over, and what it told."""
+    """A search that is over, with pictures in its report, and what it told."""
     config = made(tmp_path_factory.mktemp("study"))
     said: list[str] = []
     return config, tune(config, None, HERE, said.append), said
@@ -94,12 +95,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, StudyOutcom
 @pytest.fixture(scope="module")
 def outcome(found: tuple[Config, StudyOutcome, list[str]]) -> StudyOutcome:
     return found[1]
-
-
-@pytest.fixture
-def no_study_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports of searches with all their numbers but no pictures, which take seconds; ``found`` has them."""
-    monkeypatch.setattr(study_report, "draw_study_figures", lambda *given: [])
 
 
 def course(
@@ -193,14 +188,10 @@ def test_any_trial_done_again_alone_gives_the_same_bits(outcome: StudyOutcome) -
 
 def test_a_trial_that_was_not_recorded_to_its_end_is_not_done_again(tmp_path: Path) -> None:
     begun = begin(made(tmp_path))
-    first = begun.store.claim()
-    assert first is not None
-    begun.store.requeue(first)
+    begun.store.requeue(taken(begun.store))
     with pytest.raises(ConfigError, match=r"--trial 0: it was stopped .* waited again as trial 6: name that"):
         rerun(begun.context.config, begun.folder, 0)
-    again = begun.store.claim()
-    assert again is not None
-    begun.store.study.tell(again, state=TrialState.FAIL)
+    begun.store.study.tell(taken(begun.store), state=TrialState.FAIL)
     with pytest.raises(ConfigError, match="--trial 6: its worker was lost each time, and nothing was recorded"):
         rerun(begun.context.config, begun.folder, 6)
 
@@ -305,9 +296,7 @@ def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)  # where others take the processor
 def test_workers_that_are_killed_lose_no_finished_trial_and_the_count_is_exact(tmp_path: Path) -> None:
     """One worker is killed in the middle of a trial, then everything is, and then the study goes on."""
-    config = made(
-        tmp_path, tune__n_trials=4, train__online_episodes=8, tune__space={"bcell.tau": {"low": 0.1, "high": 0.2}}
-    )
+    config = made(tmp_path, tune__n_trials=4, train__online_episodes=8, tune__space=GAMMA)
     (tmp_path / "tune.yaml").write_text(dump_config(config))
     root = Path(__file__).parents[2]
     command = [sys.executable, str(root / "main.py"), "--mode", "tune", "--config", str(tmp_path / "tune.yaml")]
@@ -391,8 +380,7 @@ def test_a_storage_that_other_machines_do_not_see_is_refused(tmp_path: Path, mon
 
 
 def test_a_worker_elsewhere_leaves_nothing_there(tmp_path: Path) -> None:
-    space = {"bcell.gamma": {"low": 0.9, "high": 0.99}}
-    config = made(tmp_path, tune__storage=f"journal:{tmp_path / 'trials.log'}", tune__n_trials=1, tune__space=space)
+    config = made(tmp_path, tune__storage=f"journal:{tmp_path / 'trials.log'}", tune__n_trials=1, tune__space=GAMMA)
     begun = begin(config)
     elsewhere = tmp_path / "elsewhere"
     assert work(begun.context, elsewhere) == {"trials": 1}
@@ -417,7 +405,7 @@ class Failing:
 
 @pytest.mark.usefixtures("no_study_pictures")
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = made(tmp_path, tune__n_trials=4, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
+    config = made(tmp_path, tune__n_trials=4, tune__space=GAMMA)
     errors = (TrainingError("the guard gave up"), RuntimeError("a fault\nof torch"), FloatingPointError("nan"))
     monkeypatch.setattr(tuning, "run_trial", Failing(*errors))
     outcome = tune(config, None, HERE, lambda line: None)
@@ -466,7 +454,7 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
     monkeypatch.setattr(trials, "measure_objectives", lambda *given: (now["worth"],))
     monkeypatch.setattr(trial_store, "PRUNED_AFTER", 2)
     changes = {"tune__pruner": "median", "tune__startup_trials": 2, "tune__n_trials": 4}
-    config = made(tmp_path, **changes, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
+    config = made(tmp_path, **changes, tune__space=GAMMA)
     outcome = tune(config, None, HERE, lambda line: None)
     assert outcome.lines[0] == "4 trials: 2 completed, 2 stopped early, 0 failed"
     store = begin(stored_study(outcome.folder), outcome.folder).store
@@ -479,8 +467,8 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
 
 @pytest.mark.usefixtures("no_study_pictures")
 def test_several_objectives_have_a_front(tmp_path: Path) -> None:
-    config = made(tmp_path, tune__objective="sharpe,calmar", tune__n_trials=3, tune__pruner="median")
-    config = config.model_copy(update={"tune": config.tune.model_copy(update={"space": None})})
+    changes = {"tune__n_trials": 3, "tune__pruner": "median", "tune__space": None}
+    config = made(tmp_path, tune__objective="sharpe,calmar", **changes)
     said: list[str] = []
     outcome = tune(config, None, HERE, said.append)
     assert any("cannot be pruned" in line for line in said)
@@ -547,11 +535,7 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
     command = f"python main.py --mode tune --resume '{begun.folder}'"
     assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to continue: {command}"
     assert command in (begun.folder / "study.yaml").read_text()
-
-    def lose(*given: object, **named: object) -> None:
-        raise OSError("the server is gone")
-
-    monkeypatch.setattr(begun.store.study, "get_trials", lose)
+    monkeypatch.setattr(begun.store.study, "get_trials", Mock(side_effect=OSError("the server is gone")))
     assert tuning._resume_hint(begun) == f"stopped; to continue: {command}"
     with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
         tuning._work(begun, HERE, print)
@@ -559,11 +543,7 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
 
 def test_a_fault_of_the_report_is_none_of_the_storage(outcome: StudyOutcome, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = begin(stored_study(outcome.folder), outcome.folder)
-
-    def fail(*given: object) -> None:
-        raise OSError("no font")
-
-    monkeypatch.setattr(tuning, "report_study", fail)
+    monkeypatch.setattr(tuning, "report_study", Mock(side_effect=OSError("no font")))
     with pytest.raises(OSError, match="no font"):
         tuning.conclude(begun)
 

@@ -269,14 +269,8 @@ def _environment() -> dict[str, str]:
 def command_alone(folder: Path, keys: Mapping[str, Any], *arguments: str) -> None:
     """Run ``python main.py --mode ...`` in a process of its own, as a user would."""
     path = write_configuration(folder / "run.yaml", keys)
-    done = subprocess.run(
-        [sys.executable, "main.py", "--mode", *arguments, "--config", str(path)],
-        cwd=ROOT,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "main.py", "--mode", *arguments, "--config", str(path)]
+    done = subprocess.run(words, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"finflow ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-3000:]}")
 
@@ -479,14 +473,8 @@ def _number(word: str) -> int | str:
 
 
 PARTS: dict[str, Callable[[Path], Artefacts]] = {
-    "guarded": guarded,
-    "regularised": regularised,
-    "offline_methods": offline_methods,
-    "seeds": seeds,
-    "search": search,
-    "walk_forward": walk_forward,
-    "backtest": backtest,
-    "audit": audit,
+    part.__name__: part
+    for part in (guarded, regularised, offline_methods, seeds, search, walk_forward, backtest, audit)
 }
 
 

@@ -184,8 +184,7 @@ def test_twelve_less_one_momentum_beats_equal_weight_on_the_portfolios() -> None
     """The positive control: a published edge, at 15 basis points of what is traded."""
     config = load_config(ROOT / "configs" / "monthly.yaml", {}, {})
     panel = load_panel(config.market)
-    data = prepare_from(panel, config)
-    process = data.held_out_process()
+    process = prepare_from(panel, config).held_out_process()
     names = ("momentum", "equal-weight")
     runs = run_backtests(process, range(36, panel.n_bars), [named_strategy(name, config.evaluation) for name in names])
     active = np.log1p(runs[0].returns) - np.log1p(runs[1].returns)

@@ -17,12 +17,7 @@ from finflow.market.bar_frequency import bar_name, bar_rhythm, bars_per_month, b
 from finflow.market.features.asset_features import ASSET_FEATURES, features_of
 from finflow.market.features.feature_set import compute_features
 from finflow.market.features.market_features import MARKET_FEATURES
-from finflow.market.features.rolling_windows import (
-    MONTHLY_WINDOWS,
-    WEEKLY_WINDOWS,
-    FeatureWindows,
-    PanelView,
-)
+from finflow.market.features.rolling_windows import MONTHLY_WINDOWS, WEEKLY_WINDOWS, FeatureWindows, PanelView
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import Momentum, PatientEqualWeight, named_strategy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -162,12 +162,8 @@ def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplo
 def test_a_stop_while_prices_are_stored_leaves_the_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PriceStore(tmp_path)
     store.put(REQUEST, FRAME, {})
-
-    def stop(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", stop)
+        patch.setattr(os, "replace", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             store.put(REQUEST, FRAME * 2.0, {})
     assert store.get(REQUEST).frame["close/A"].tolist() == [1.0, 2.0]

@@ -70,8 +70,7 @@ class Trained:
         return [one for one in HashedLog.read(self.log).entries if kind in (None, one["kind"])]
 
     def decision(self, day: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.run / "trading" / day / "decision.json").read_text("utf-8"))
-        return found
+        return json.loads((self.run / "trading" / day / "decision.json").read_text("utf-8"))
 
     def evening(self, day: str, **keys: object) -> Any:
         """Decide at the paper broker, where the account begins with 20,000."""

@@ -11,15 +11,7 @@ import pytest
 from finflow.config import AlpacaConfig, load_config
 from finflow.errors import ConfigError
 from finflow.trading import alpaca_broker
-from finflow.trading.alpaca_broker import (
-    KEY,
-    SECRET,
-    AlpacaBroker,
-    BrokerError,
-    BrokerNotReady,
-    is_open,
-    open_alpaca,
-)
+from finflow.trading.alpaca_broker import KEY, SECRET, AlpacaBroker, BrokerError, BrokerNotReady, is_open, open_alpaca
 from scripts.evidence.fake_alpaca import AFTER, BEFORE, FakeAlpaca, Fault
 from tests.market.conftest import assert_refused
 from tests.trading.conftest import ENVIRON
@@ -32,7 +24,7 @@ def broker_of(fake: FakeAlpaca, pauses: list[float] | None = None, **changes: An
     return open_alpaca(AlpacaConfig(address=fake.address, **changes), environ=ENVIRON, sleep=waited.append)
 
 
-def test_an_order_is_placed_and_read_back(fake: FakeAlpaca) -> None:
+def test_an_order_is_placed_and_read_back_and_another_under_its_id_refused(fake: FakeAlpaca) -> None:
     fake.held = {"BRK.B": 2.0}
     broker = broker_of(fake)
     assert broker.cash() == 1_000_000.0
@@ -42,6 +34,8 @@ def test_an_order_is_placed_and_read_back(fake: FakeAlpaca) -> None:
     assert is_open(broker.submit(*ORDER))
     assert broker.submit(*ORDER) == broker.status(ORDER[0])  # once
     assert fake.requests.count("POST /v2/orders") == 1
+    with pytest.raises(BrokerError, match=r"has \+3 A under the id"):
+        broker.submit(*ORDER[:2], 4.0)
     fake.trade("2011-12-15", {"A": 10.0})
     done = broker.status(ORDER[0])
     assert (is_open(done), float(done.filled_qty or 0), float(done.filled_avg_price or 0)) == (False, 3.0, 10.0)
@@ -89,13 +83,6 @@ def test_faults_without_end_are_one_line_and_the_next_call_goes_on(fake: FakeAlp
     fake.faults = []
     assert broker_of(fake).submit(*ORDER).client_order_id == ORDER[0]
     assert len(fake.orders) == 1
-
-
-def test_another_order_under_the_id_is_refused(fake: FakeAlpaca) -> None:
-    broker = broker_of(fake)
-    broker.submit(*ORDER)
-    with pytest.raises(BrokerError, match=r"has \+3 A under the id"):
-        broker.submit(*ORDER[:2], 4.0)
 
 
 def test_an_order_that_arrives_late_is_found_by_its_id(fake: FakeAlpaca) -> None:

@@ -24,11 +24,11 @@ from finflow.trading.decision_page import decision_schema
 from finflow.trading.live_market import load_trading_agents, market_until
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 from tests.conftest import Page, check_numbers
 from tests.short_trainings import config_in
 from tests.trading.conftest import DAY, KEYS, NEXT, Trained
+from tests.training.whole_trainings import train_through
 
 
 def files_of(trained: Trained, day: str = DAY) -> dict[str, bytes]:
@@ -57,10 +57,7 @@ def trained_on_opens(trained_once: Trained, tmp_path_factory: pytest.TempPathFac
     table.index.names = ["date", "ticker"]
     table.to_csv(folder / "prices.csv")
     keys = {**KEYS, "market.path": str(folder / "prices.csv"), "env.fill": "open"}
-    trainer = FinFlowTrainer(config_in(folder, keys))
-    trainer.train_iql()
-    trainer.finetune()
-    return Trained(trainer.run_folder, folder / "prices.csv")
+    return Trained(train_through(config_in(folder, keys)).run_folder, folder / "prices.csv")
 
 
 @pytest.mark.parametrize(("lag", "fill", "temperature"), [(0, "close", 0.0), (1, "close", 1.0), (2, "open", 0.0)])
