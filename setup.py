@@ -8,4 +8,5 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["finflow", "finflow.*"]), "finflow.presets"],
     package_dir={"finflow.presets": "configs"},
+    options={"editable_wheel": {"mode": "compat"}},  # a path that type checkers follow, and no import hook
 )

@@ -57,6 +57,8 @@ __all__ = sorted(name for names in _HOMES.values() for name in names)
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its home."""
+    if name == "__version__":
+        return import_module("finflow.provenance").package_version()
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"finflow.{home}"), name)

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,14 @@ WITHOUT_EFFECT = ("cli",)
 #: Room of the configuration: a default value counts in the hash of every configuration that has it, not here.
 CONFIGURATION = "config"
 _SILENT = (ast.Import, ast.ImportFrom, ast.Pass)
+
+
+def package_version() -> str:
+    """Version of the installed package."""
+    try:
+        return version("finflow")
+    except PackageNotFoundError:
+        return "(not installed)"
 
 
 def short_hash(text: str) -> str:

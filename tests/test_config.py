@@ -14,7 +14,17 @@ import pytest
 import yaml
 from hypothesis import given, settings, strategies as st
 
-from finflow.config import Config, changed_config, config_hash, describe_schema, dump_config, flatten, load_config
+from finflow import FinFlowTrainer, make_env
+from finflow.config import (
+    Config,
+    as_config,
+    changed_config,
+    config_hash,
+    describe_schema,
+    dump_config,
+    flatten,
+    load_config,
+)
 from finflow.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -133,7 +143,7 @@ def test_an_impossible_value_and_keys_that_contradict_each_other_are_named(
     overrides: dict[str, object], words: list[str]
 ) -> None:
     message = complaint(overrides)
-    for word in [*words, "command line"]:
+    for word in [*words, "overrides"]:
         assert word in message
 
 
@@ -383,16 +393,16 @@ def test_a_preset_changes_only_what_was_promised(name: str, values: tuple[float,
     [
         (
             {"bcell.gama": {"low": 0.9, "high": 0.99}},
-            "unknown key bcell.gama in tune.space (command line): the nearest",
+            "unknown key bcell.gama in tune.space (overrides): the nearest",
         ),
         (
             {"bcell.gamma": {"low": 0.9, "high": 1.5}},
-            "bcell.gamma = 1.5 in tune.space (command line): must be a number",
+            "bcell.gamma = 1.5 in tune.space (overrides): must be a number",
         ),
         ({"bcell.hidden_dim": {"low": 8.5, "high": 64}}, "bcell.hidden_dim = 8.5 in tune.space"),
-        ({"market.cash_rate": {"low": 0.0, "high": 0.1}}, "market.cash_rate in tune.space (command line) cannot be"),
-        ({"train.seed": {"low": 0, "high": 9}}, "train.seed in tune.space (command line) cannot be searched"),
-        ({"bcell.gamma": {"low": 0.9}}, "bcell.gamma in tune.space (command line): low and high are needed"),
+        ({"market.cash_rate": {"low": 0.0, "high": 0.1}}, "market.cash_rate in tune.space (overrides) cannot be"),
+        ({"train.seed": {"low": 0, "high": 9}}, "train.seed in tune.space (overrides) cannot be searched"),
+        ({"bcell.gamma": {"low": 0.9}}, "bcell.gamma in tune.space (overrides): low and high are needed"),
         ({"bcell.gamma": {"low": 0.99, "high": 0.9}}, "low = 0.99 is above high = 0.9"),
         ({"bcell.tau": {"low": 0.0, "high": 0.1, "log": True}}, "log needs low above 0"),
         ({"bcell.tau": {"low": 0.1, "high": 0.2, "choices": [1]}}, "choices stand alone"),
@@ -412,6 +422,28 @@ def test_a_space_in_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert load_config(written(tmp_path, dump_config(config)), {}, {}) == config
     assert config.tune.space is not None
     assert (config.tune.space["bcell.tau"].log, config.tune.space["train.best_by"].choices) == (True, ("sharpe",))
+
+
+def test_a_key_of_a_configuration_says_how_it_is_changed() -> None:
+    config = Config()
+    for section, key in ((config.bcell, "bcell.gamma"), (config.guard.rollback, "guard.rollback.save_interval")):
+        with pytest.raises(ConfigError, match=re.escape(f"{key} cannot be changed in a configuration: make another")):
+            setattr(section, key.rpartition(".")[2], 0.5)
+    assert config == Config()
+
+
+def test_a_path_stands_for_the_configuration_in_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "train: {seed: 3}\nmarket: {source: synthetic}\n")
+    assert as_config(path) == as_config(str(path)) == as_config(load_config(path))
+    with pytest.raises(ConfigError, match="a Config or the path of a YAML file, not dict"):
+        as_config({"train.seed": 3})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="not int"):
+        FinFlowTrainer(3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="not list"):
+        make_env([])  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"none\.yaml does not exist"):
+        FinFlowTrainer("none.yaml")
+    assert make_env(str(path)).action_space.shape == (load_config(path).market.synthetic.assets + 1,)
 
 
 def test_a_configuration_with_other_values_is_checked_like_any_other() -> None:

@@ -29,25 +29,33 @@ def run(*command: str, folder: Path, environment: Mapping[str, str] | None = Non
     return done.stdout
 
 
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+OFFLINE = ("--quiet", "--no-deps", "--no-index")
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel installed in it, without its dependencies: those of the environment serve."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is packaged: building leaves folders behind."""
     missing = [name for name in ("pip", "setuptools") if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"building a wheel needs {' and '.join(missing)} in this environment")
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
+    source = tmp_path_factory.mktemp("wheel") / "source"
     source.mkdir()
-    for name in SOURCES:  # a copy: building leaves folders behind
+    for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, source / name)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    offline = ("--quiet", "--no-deps", "--no-index")
-    run(*pip, "wheel", ".", *offline, "--no-build-isolation", "--wheel-dir", "../dist", folder=source)
+    return source
+
+
+@pytest.fixture(scope="module")
+def installed(source: Path) -> Path:
+    """A folder with the wheel installed in it, without its dependencies: those of the environment serve."""
+    folder = source.parent
+    run(*PIP, "wheel", ".", *OFFLINE, "--no-build-isolation", "--wheel-dir", "../dist", folder=source)
     (wheel,) = (folder / "dist").glob("finflow-*.whl")
-    run(*pip, "install", *offline, "--target", str(folder / "site"), str(wheel), folder=folder)
+    run(*PIP, "install", *OFFLINE, "--target", str(folder / "site"), str(wheel), folder=folder)
     return folder / "site"
 
 
@@ -73,6 +81,18 @@ def test_a_demo_runs_from_the_wheel_outside_the_checkout(installed: Path, tmp_pa
     assert f"report: {report.relative_to(tmp_path)}" in shown
     assert "Beats equal weight: " in shown
     assert "pretraining_epochs: 2" in (report.parents[1] / "config.yaml").read_text("utf-8")  # demo.yaml was read
+
+
+def test_types_arrive_with_an_editable_installation(source: Path, tmp_path: Path) -> None:
+    """As `pip install -e` leaves it, in an environment of its own, a type checker finds the package's annotations."""
+    environment, script = tmp_path / "venv", tmp_path / "mine.py"
+    run(sys.executable, "-m", "venv", "--without-pip", str(environment), folder=tmp_path)
+    prefix = ("--ignore-installed", "--no-build-isolation", "--prefix", str(environment), "-e", str(source))
+    run(*PIP, "install", *OFFLINE, *prefix, folder=tmp_path)
+    script.write_text("import finflow\n\nconfig = finflow.load_config()\nreveal_type(config)\nconfig.train.seed = ''\n")
+    checked = (sys.executable, "-m", "mypy", "--python-executable", str(environment / "bin" / "python"), script.name)
+    done = subprocess.run(checked, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert 'Revealed type is "finflow.config.schema.Config"' in done.stdout, done.stdout + done.stderr
 
 
 def test_a_file_of_the_user_comes_before_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

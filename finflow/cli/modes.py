@@ -24,6 +24,7 @@ from finflow.cli.trained_agents import (
     run_paper,
     run_preferences,
 )
+from finflow.provenance import package_version
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market and tests whether it beats strong classical
@@ -74,6 +75,7 @@ examples:
 A value comes from the command line (the last one counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
 With --resume, the configuration in the checkpoint replaces the defaults."""
+_OF_TRAINING = ("train.", "bcell.", "offline.", "online.")
 _AGENT = "with the run folder or checkpoint of the agent"
 
 
@@ -91,9 +93,9 @@ def _main(arguments: Sequence[str]) -> None:
         return
     given = parser.parse(arguments)
     if given.version:
-        print(f"finflow {_version()}")
-    elif given.help_config:
-        print(describe_configuration())
+        print(f"finflow {package_version()}")
+    elif given.help_config is not None:
+        print(describe_configuration(given.help_config))
     else:
         given.typed = arguments
         sys.path.append(os.getcwd())  # a user's own strategy or feature lies where the user is
@@ -116,6 +118,9 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
     }
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
+    if mode is None and not given.agents and all("train" in modes for modes in own.values()) and _trains(given):
+        mode = given.mode = "train"
+        print("training, as --mode train does: no --mode is given")
     if mode is None:
         searches = any(key.startswith("tune.") and key != "tune.seeds" for key in given.overrides)
         meant = "tune" if searches else next((modes[0] for modes in own.values()), "train")
@@ -131,6 +136,12 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
     for wrong, message in _mistakes(given).get(mode, []):
         if wrong:
             parser.error(message)
+
+
+def _trains(given: argparse.Namespace) -> bool:
+    """Return True where options of training are given, and of nothing else; --seed and --device may come with them."""
+    learned = [key for key in given.overrides if key not in ("train.seed", "train.device")]
+    return bool(learned) and all(key.startswith(_OF_TRAINING) for key in learned)
 
 
 def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
@@ -230,7 +241,7 @@ def _backtest(given: argparse.Namespace) -> None:
 
 
 def _demo(given: argparse.Namespace) -> None:
-    given.config = shipped_configuration("demo.yaml")
+    given.config = [shipped_configuration("demo.yaml")]
     train(given)
 
 
@@ -250,12 +261,3 @@ _FUNCTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "inspect": run_inspection,
     "demo": _demo,
 }
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("finflow")
-    except PackageNotFoundError:
-        return "(not installed)"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finflow.cli.options import MODES, Override, Parser, number, one_of, positive_count, read_tickers
+from finflow.cli.options import MODES, Once, Override, Parser, number, one_of, positive_count, read_tickers
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 ANSWERS = Path("pairs.jsonl")
@@ -44,7 +44,7 @@ _TRAINS = "train demo evaluate tune"
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
     "agent": (
-        _option("--mode", "MODE", "", f"{', '.join(MODES[:-1])} or {MODES[-1]}", type=one_of(*MODES)),
+        _option("--mode", "MODE", "", f"{', '.join(MODES[:-1])} or {MODES[-1]}", type=one_of(*MODES), action=Once),
         _option(
             *("--resume", "RUN", ""),
             "run folder or checkpoint file. train: continue exactly where it stopped (an earlier checkpoint: in a new "
@@ -74,7 +74,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
             *("--open", "", "train demo evaluate backtest tune compare retrain prefer"),
             "open the report, or the page of --ask, in the web browser",
         ),
-        _option("--help-config", "", "", "list every configuration key, and stop"),
+        _option("--help-config", "SECTION", "", "list every configuration key, or one section's", nargs="?", const=""),
         _option("--version", "", "", "print the version, and stop"),
     ),
     "recollect": (
@@ -206,7 +206,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     ),
     "configuration": (
         _option("--verbose", "", "", "show warnings, and the traceback of a fault"),
-        _option("--config", "FILE", "", "YAML file of keys; the rest keep their defaults", type=Path),
+        _option("--config", "FILE", "", "YAML file of keys; of several the last counts", type=Path, action="append"),
         _option("--set", "KEY=VALUE", "", "any key, such as bcell.cql_alpha=10", action=Override),
         _option(
             *("--tickers", "NAME", ""),

@@ -46,6 +46,9 @@ def program() -> str:
     return "python scripts/" + path.name if path.parent.name == "scripts" else "python main.py"
 
 
+LIKENESS = 0.7  # of a word and an option, above which the one may be meant for the other
+
+
 class Parser(argparse.ArgumentParser):
     """Options whose mistakes are answered with one line that names the nearest option."""
 
@@ -63,6 +66,8 @@ class Parser(argparse.ArgumentParser):
         given, unknown = self.parse_known_args(arguments)
         if unknown:
             self.refuse(unknown[0])
+        if len(files := given.config or ()) > 1:
+            print(f"configuration files: {', then '.join(map(str, files))}; the last one that has a key counts")
         name = str(getattr(given, "universe", None))
         if name in UNIVERSES:  # its tickers are in the place of --tickers
             if given.tickers:
@@ -79,12 +84,22 @@ class Parser(argparse.ArgumentParser):
 
     def _hint(self, word: str) -> str:
         options = [option for option in self._option_string_actions if option.startswith("--")]
-        near = difflib.get_close_matches(word.partition("=")[0], options, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(word.partition("=")[0], options, n=1, cutoff=LIKENESS)
         if word in MODES and "--mode" in options:
             near = [f"--mode {word}"]
         elif "=" in word and not word.startswith("-"):
             near = [f"--set {word}"]
         return f"; did you mean {near[0]}?" if near else ""
+
+
+class Once(argparse.Action):
+    """An option that is given once; a second time is a mistake."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before = getattr(namespace, self.dest)
+        if before is not None:
+            raise argparse.ArgumentError(self, f"is given twice, {before} and {values}; leave one out")
+        setattr(namespace, self.dest, values)
 
 
 class Override(argparse.Action):
@@ -152,6 +167,7 @@ def explicit(arguments: argparse.Namespace) -> dict[str, object]:
 #: Names of universes.
 _UNIVERSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+_ORIGIN = "command line"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -163,12 +179,12 @@ def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config
     """
     from finflow.config import load_config
 
-    path = _existing_path(arguments.config)
+    paths = [_existing_path(path) for path in arguments.config or ()]
     overrides = explicit(arguments)
-    config = load_config(path, overrides, base=base)
+    config = load_config(paths, overrides, base=base, origin=_ORIGIN)
     chosen = "market.source" in overrides or "FINFLOW_MARKET__SOURCE" in os.environ
     if arguments.tickers and config.market.source == "embedded" and not chosen:
-        config = load_config(path, {**overrides, "market.source": "yfinance"}, base=base)
+        config = load_config(paths, {**overrides, "market.source": "yfinance"}, base=base, origin=_ORIGIN)
     return config
 
 
@@ -274,9 +290,9 @@ def shipped_configuration(name: str) -> Path:
     return (installed if installed.is_dir() else _PACKAGE.parent / "configs") / name
 
 
-def _existing_path(path: Path | None) -> Path | None:
+def _existing_path(path: Path) -> Path:
     """The file named, or else the shipped one: `--config configs/volatile.yaml` is found from any folder."""
-    if path is None or path.exists() or path.parts[:1] != ("configs",):
+    if path.exists() or path.parts[:1] != ("configs",):
         return path
     shipped = shipped_configuration(str(Path(*path.parts[1:])))
     return shipped if shipped.is_file() else path

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finflow.cli.options import as_yaml, program
+from finflow.errors import ConfigError
 
 if TYPE_CHECKING:
     from finflow.training.audit.look_ahead import Finding
@@ -99,13 +100,18 @@ def summary_lines(numbers: Mapping[str, Any], only: Sequence[str] | None = None)
     return Section("", "", tables=(make_table("", "", [evaluated, *others], columns, heading=False),)).text(numbers)
 
 
-def describe_configuration() -> str:
-    """Every key with its default, what it does and what it may be."""
+def describe_configuration(only: str = "") -> str:
+    """Every key, or those of one section, with its default, what it does and what it may be."""
     from finflow.config import describe_schema
 
+    sections = list(dict.fromkeys(key.partition(".")[0] for key, *_ in describe_schema()))
+    if only and only not in sections:
+        raise ConfigError(f"--help-config {only}: there is no such section; there are {', '.join(sections)}")
     lines = ["Every key and its default. Change it with --set KEY=VALUE, FINFLOW_SECTION__KEY=VALUE or --config FILE."]
     section = ""
     for key, allowed, default, description in describe_schema():
+        if only not in ("", key.partition(".")[0]):
+            continue
         if (head := key.partition(".")[0]) != section:
             section = head
             lines.append("")

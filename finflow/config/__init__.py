@@ -27,6 +27,7 @@ from finflow.config.learning_sections import (
 from finflow.config.loading import (
     ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX,
     SPACE as SPACE,
+    as_config as as_config,
     changed_config as changed_config,
     changed_values as changed_values,
     config_hash as config_hash,

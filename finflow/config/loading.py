@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import attrgetter
@@ -59,17 +59,20 @@ _NOT_SEARCHABLE = frozenset(
 
 
 def load_config(
-    path: Path | str | None = None,
+    path: Path | str | Sequence[Path | str] | None = None,
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
     base: Config | None = None,
+    origin: str = "overrides",
 ) -> Config:
     """Resolve a configuration from its four levels: a YAML file, or None, overrides, and the environment.
 
+    Of several files a later one counts, key by key.
+
     ``base``, such as the configuration of a checkpoint, stands in for the defaults.
 
-    Overrides are by dotted key, such as {"bcell.cql_alpha": 10}; strings are read as YAML. The environment is the
-    process's own when left out.
+    Overrides are by dotted key, such as {"bcell.cql_alpha": 10}; strings are read as YAML, and ``origin`` says in
+    messages where they come from. The environment is the process's own when left out.
 
     Raises
     ------
@@ -79,17 +82,26 @@ def load_config(
     layers = _Layers()
     for key, value in ({} if base is None else values_by_key(base)).items():
         layers.place(key, value, "the stored configuration")
-    if path is not None:
-        content, lines = parse_file(Path(path))
+    for file in [path] if isinstance(path, str | Path) else path or ():
+        content, lines = parse_file(Path(file))
         for key, value in content.items():
-            layers.place(str(key), value, str(path), lines)
+            layers.place(str(key), value, str(file), lines)
     for name, text in sorted((os.environ if environ is None else environ).items()):
         if name.startswith(ENVIRONMENT_PREFIX):
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
             layers.place(key, text, f"{_VARIABLE}{name}", as_yaml=True)
     for key, value in (overrides or {}).items():
-        layers.place(key, value, "command line", as_yaml=True)
+        layers.place(key, value, origin, as_yaml=True)
     return layers.resolve()
+
+
+def as_config(given: Config | Path | str | None) -> Config:
+    """Return a configuration, or load that of a file; a ConfigError for anything else."""
+    if isinstance(given, Config):
+        return given
+    if given is None or isinstance(given, str | Path):
+        return load_config(given)
+    raise ConfigError(f"a configuration is a Config or the path of a YAML file, not {type(given).__name__}")
 
 
 def changed_config(config: Config, changes: Mapping[str, object]) -> Config:

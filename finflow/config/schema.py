@@ -106,7 +106,8 @@ def _walk(section: type[ConfigSection], prefix: str = "") -> Iterator[tuple[str,
         nested = inner if isinstance(inner, type) and issubclass(inner, ConfigSection) else None
         yield prefix + name, info, nested is not None
         if nested is not None:
-            yield from _walk(nested, f"{prefix}{name}.")
+            nested.place = f"{prefix}{name}."
+            yield from _walk(nested, nested.place)
 
 
 KEYS: dict[str, FieldInfo] = {key: info for key, info, nested in _walk(Config) if not nested}

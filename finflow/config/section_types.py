@@ -6,9 +6,11 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+from finflow.errors import ConfigError
 
 
 def _integral(value: Any) -> Any:
@@ -62,7 +64,15 @@ RateFile = Annotated[Path, BeforeValidator(_refuse_number)]
 class ConfigSection(BaseModel):
     """Base of every section: immutable, without unknown keys, NaN or infinities."""
 
+    place: ClassVar[str] = ""  # of the section, such as "bcell."
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raise a ConfigError, and never change anything."""
+        raise ConfigError(
+            f"{self.place}{name} cannot be changed in a configuration: make another one, with "
+            f'load_config(..., {{"{self.place}{name}": {value!r}}})'
+        )
 
 
 def key(default: Any, description: str, **bounds: Any) -> Any:

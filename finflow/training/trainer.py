@@ -9,7 +9,7 @@ import torch
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config import Config, hyperparameters
+from finflow.config import Config, as_config, hyperparameters
 from finflow.errors import FinflowError
 from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED
 from finflow.offline.dataset import OfflineDataset
@@ -66,14 +66,14 @@ class FinFlowTrainer:
 
     def __init__(
         self,
-        config: Config,
+        config: Config | Path | str,
         resume: Path | None = None,
         pretrained: Path | None = None,
         training_data: TrainingData | None = None,
         progress: ProgressDisplay | None = None,
         on_validation: OnValidation | None = None,
     ) -> None:
-        self.config = config
+        self.config = config = as_config(config)
         check_tracker(config)
         torch.set_num_threads(config.train.threads)
         self.device = choose_device(config.train.device)

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
+import finflow
 from finflow.cli import main
 from finflow.config import Config, config_hash, load_config
 from finflow.evaluation.page.section import Headline, Page
@@ -117,6 +118,17 @@ def test_train_trains_and_shows_the_summary_and_the_report(
     shown = capsys.readouterr().out
     assert "finflow" in shown
     assert shown.rstrip().endswith(f"report: {application.outcome.report}")
+
+
+def test_options_of_training_alone_train_and_none_at_all_print_help(
+    application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+    assert application.calls == {}
+    assert main(["--batch-size", "64", "--gradient-checkpointing", "--mixed-precision", "--seed", "4"]) == 0
+    assert (application.config.train.online_batch_size, application.config.bcell.mixed_precision) == (64, True)
+    assert capsys.readouterr().out.startswith("training, as --mode train does")
 
 
 def test_demo_trains_with_its_own_configuration_and_data_are_collected_anew_on_request(
@@ -379,4 +391,4 @@ def test_a_dry_run_of_one_training_that_goes_on_is_answered_by_what_was_given(
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("finflow ")
+    assert capsys.readouterr().out == f"finflow {finflow.__version__}\n"

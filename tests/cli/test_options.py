@@ -97,6 +97,25 @@ def test_help_names_every_key_with_its_default() -> None:
     assert "\nmarket.path = null\n" in text
     assert "\nmarket.use_cache = true\n" in text
     assert max(map(len, text.splitlines())) <= 110
+    _, blank, *section = describe_configuration("acting").splitlines()
+    assert blank == ""
+    assert [line for line in section if not line.startswith(("acting.", "    "))] == []
+
+
+def test_of_several_files_the_last_one_that_has_a_key_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text("bcell: {gamma: 0.9, tau: 0.1}\n", "utf-8")
+    Path("b.yaml").write_text("bcell: {gamma: 0.8}\n", "utf-8")
+    bcell = resolved("--config", "a.yaml", "--config", "b.yaml").bcell
+    assert (bcell.gamma, bcell.tau) == (0.8, 0.1)
+    assert capsys.readouterr().out == "configuration files: a.yaml, then b.yaml; the last one that has a key counts\n"
+
+
+@pytest.mark.parametrize("word", ["--bogus", "--x"])
+def test_nothing_is_suggested_for_what_is_like_no_option(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, "--mode", "train", word).startswith(f"error: unknown argument {word} (")
 
 
 @pytest.fixture
@@ -105,6 +124,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["main.py"])
     SeedJob(load_config(None, {"train.seeds": 3}, {}), None, Path("job")).begin()  # type: ignore[arg-type]
+    Path("old.safetensors").touch()
     return tmp_path
 
 
@@ -130,7 +150,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["--mode", "train", "--resume", "none"], "none does not exist: name a run folder"),
         (["--seed", "3"], "--mode is missing"),
-        (["--batch-size", "64"], "type python main.py --mode train --batch-size 64"),
+        (["--tickers", "AAPL"], "type python main.py --mode train --tickers AAPL"),
+        (["--batch-size", "64", "--set", "env.fill=open"], "type python main.py --mode train --batch-size 64"),
+        (["--mode", "train", "--mode", "tune"], "--mode: is given twice, train and tune; leave one out"),
+        (["--help-config", "markt"], "there is no such section; there are market, features, env"),
+        (["--mode", "evaluate", "--resume", "old.pt"], "old.pt is a pickle, which finflow never reads: name old.safet"),
         (["--date", "2020-03-16", "--resume", "a b"], "--mode explain --date 2020-03-16 --resume 'a b'"),
         (["--n-trials", "5"], "--mode tune --n-trials 5"),
         (["--mode", "evaluate"], "--mode evaluate needs --resume"),
@@ -177,7 +201,7 @@ def test_a_mistake_is_one_line_and_exit_status_2(
     said = refusal(capsys, *arguments)
     assert said.startswith("error: ")
     assert words in said
-    assert [path.name for path in desk.iterdir()] == ["job"]
+    assert sorted(path.name for path in desk.iterdir()) == ["job", "old.safetensors"]
 
 
 @pytest.mark.parametrize(

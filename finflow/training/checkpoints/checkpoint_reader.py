@@ -188,7 +188,7 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
     except (yaml.YAMLError, RecursionError, ValueError, TypeError):
         raise CheckpointError(f"{checkpoint.path} holds a configuration that cannot be read; use another one") from None
     except ConfigError as error:
-        problem = f"this finflow does not know ({str(error).replace(' (command line)', '')})"
+        problem = f"this finflow does not know ({str(error).replace(' (overrides)', '')})"
         advice = "use the finflow that wrote it, or start a new run"
         raise CheckpointError(f"{checkpoint.path} holds a configuration that {problem}; {advice}") from None
     written = checkpoint.run_folder / CONFIG

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from finflow.config import config_hash, dump_run
 from finflow.errors import CheckpointError, OutputError
 from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically, write_together
-from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder
+from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, SUFFIX, CheckpointFolder
 from finflow.json_text import format_json, parse_json
 from finflow.offline.dataset import OfflineDataset, card_file
 from finflow.provenance import code_hash
@@ -142,6 +142,9 @@ def resolve_run(path: Path) -> SavedRun:
 
     Raises CheckpointError if there is nothing.
     """
+    beside = path.with_suffix(SUFFIX)
+    if path.suffix in (".pt", ".pth", ".pkl") and beside.is_file():
+        raise CheckpointError(f"{path} is a pickle, which finflow never reads: name {beside}, which lies beside it")
     if not path.exists():
         raise CheckpointError(
             f"{path} does not exist: name a run folder such as logs/20260131_120000, or a file in its models folder"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from finflow.agent.networks.critic import NetworkShape
-from finflow.config import Config, load_config
+from finflow.config import Config, as_config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import Moments
@@ -337,7 +337,7 @@ def make_env(
             "the test window is for the final evaluation alone: choose by split='validation', and pass "
             "final_evaluation=True when nothing is left to be chosen"
         )
-    training_data = prepare(config if isinstance(config, Config) else load_config(config))
+    training_data = prepare(as_config(config))
     if split == "train":
         process, window = training_data.learning, training_data.train
     else:
