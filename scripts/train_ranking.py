@@ -18,6 +18,7 @@ from finflow.cli.option_table import CONFIGURATION, DRY_RUN, RECOLLECT, SCALE, a
 from finflow.cli.options import Parser, one_of, positive_count, resolve
 from finflow.cli.runs import train
 from finflow.config import Config, RankingConfig
+from finflow.env.rewards.ranking_reward import refuse_text_arguments
 from finflow.errors import ConfigError
 
 TYPES = get_args(RankingConfig.model_fields["type"].annotation)
@@ -97,6 +98,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(option, dest=key, metavar=option.strip("-").split("_")[-1].upper(), help=text)
     parser.add_argument("--project_name", metavar="NAME", help="project in Weights & Biases")
     add_options(parser, RECOLLECT, DRY_RUN, SCALE, CONFIGURATION)
+    refuse_text_arguments(word.lstrip("-").partition("=")[0] for word in arguments if word.startswith("--"))
     return parser.parse(arguments)
 
 

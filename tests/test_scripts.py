@@ -75,6 +75,8 @@ def test_train_goes_online_from_a_pretrained_file_with_its_configuration(
         ("train_ranking.py", ["--k", "0"], "'0' must be a whole number, 1 or more"),
         ("train_ranking.py", ["--mini_batch_size", "32"], "--mini_batch_size 32 is more than --batch_size 16"),
         ("train_ranking.py", ["--top_p", "1.5"], "acting.top_p = 1.5"),
+        ("train_ranking.py", ["--model_name", "gpt2"], "model_name belongs to text models, and assets are ranked here"),
+        ("train_ranking.py", ["--max_length=9"], "an episode has env.episode_length decisions"),
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_runs(

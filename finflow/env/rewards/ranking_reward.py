@@ -19,6 +19,7 @@ Qin, Liu and Li (2010), A General Approximation Framework for Direct Optimizatio
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -115,6 +116,24 @@ def _like(tensor: Any, values: FloatArray) -> Any:
     return torch.as_tensor(values, dtype=tensor.dtype, device=tensor.device)
 
 
+OF_TEXT_MODELS = {
+    "model_name": "the policy is the B-Cell; bcell.hidden_dim is its width",
+    "max_length": "an episode has env.episode_length decisions",
+    "max_new_tokens": "a decision is one portfolio, and a sample has --segment of them",
+    "dataset_name": "prices are those of market.source, market.path and market.tickers",
+    "retrieval_service_name": "features are computed from prices, and features.extra adds your own",
+    "generated_texts": "call it with a RewardContext, or score(scores, returns) with arrays (batch, assets)",
+}
+"""Arguments of rankings by text models, and what stands in their place here."""
+
+
+def refuse_text_arguments(given: Iterable[str]) -> None:
+    """Raise a ConfigError for the first argument of a text model."""
+    for name in given:
+        if name in OF_TEXT_MODELS:
+            raise ConfigError(f"{name} belongs to text models, and assets are ranked here: {OF_TEXT_MODELS[name]}")
+
+
 class RankingReward:
     """NDCG@K, Hit@K, MRR@K, or a weighted mix, of the weights as a ranking of the assets.
 
@@ -129,8 +148,11 @@ class RankingReward:
         self.config = config
         self.horizon = config.horizon
 
-    def __call__(self, context: RewardContext) -> Any:
-        """Reward of each decision, (batch,)."""
+    def __call__(self, context: RewardContext | None = None, **others: Any) -> Any:
+        """Reward of each decision, (batch,); a ConfigError for arguments of text models."""
+        refuse_text_arguments(others)
+        if context is None or others:
+            raise ConfigError(f"a ranking reward is called with a RewardContext alone, not with {', '.join(others)}")
         return self.score(context.action[..., :-1], context.horizon_growth[..., :-1] - 1.0, context.followed)
 
     def score(self, scores: Any, returns: Any, candidates: Any | None = None) -> Any:
@@ -208,6 +230,7 @@ def create_reward_function(
     """
     from pydantic import ValidationError
 
+    refuse_text_arguments(options)
     given = {"type": reward_type, "k": k, "horizon": horizon, "ndcg_weight": ndcg_weight, "hit_weight": hit_weight}
     try:
         return RankingReward(RankingConfig(**{**given, **options}))

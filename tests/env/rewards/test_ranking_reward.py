@@ -115,6 +115,29 @@ def test_wrong_options_are_one_line(wrong: dict[str, Any]) -> None:
         create_reward_function(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("model_name", "bcell.hidden_dim"),
+        ("max_length", "env.episode_length"),
+        ("max_new_tokens", "--segment"),
+        ("dataset_name", "market.source"),
+        ("retrieval_service_name", "features.extra"),
+    ],
+)
+def test_arguments_of_text_models_are_answered_with_what_stands_in_their_place(name: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} belongs to text models.*{instead}"):
+        create_reward_function("ndcg", 10, **{name: "x"})
+
+
+def test_a_call_with_texts_is_one_line() -> None:
+    reward = create_reward_function()
+    with pytest.raises(ConfigError, match=r"^generated_texts belongs to text models.*RewardContext, or score"):
+        reward(generated_texts=["a", "b"])
+    with pytest.raises(ConfigError, match="is called with a RewardContext alone"):
+        reward(prompts=["a"])
+
+
 def test_scores_and_returns_have_one_shape() -> None:
     with pytest.raises(ValueError, match="shape"):
         create_reward_function().score(np.zeros((2, 3)), np.zeros((2, 4)))
