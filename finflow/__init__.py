@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         CheckpointMetrics as CheckpointMetrics,
     )
     from finflow.guard.rollback import RollbackManager as RollbackManager
+    from finflow.guard.saved_values import load_checkpoint as load_checkpoint, save_checkpoint as save_checkpoint
     from finflow.guard.stability import StabilityMonitor as StabilityMonitor
     from finflow.training.data.reward_normalizer import (
         RewardNormalizer as RewardNormalizer,
@@ -46,6 +47,7 @@ _HOMES = {
     "errors": ("FinflowError",),
     "guard.checkpoint_manager": ("CheckpointManager", "CheckpointMetrics"),
     "guard.rollback": ("RollbackManager",),
+    "guard.saved_values": ("load_checkpoint", "save_checkpoint"),
     "guard.stability": ("StabilityMonitor",),
     "training.data.reward_normalizer": ("RewardNormalizer", "RewardNormalizerConfig"),
     "training.data.training_data": ("make_env",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -166,7 +167,7 @@ class ReplayBuffer:
         reward: ArrayLike,
         next_observation: Mapping[str, Any],
         terminated: ArrayLike,
-        truncated: ArrayLike,
+        truncated: ArrayLike | None = None,
     ) -> None:
         """Remember one transition, or one of each portfolio of a vector environment.
 
@@ -180,14 +181,19 @@ class ReplayBuffer:
         reward : float or array, (N,)
         terminated : bool or array, (N,)
             Ruin: nothing is expected beyond it.
-        truncated : bool or array, (N,)
-            The end of an episode by its length, beyond which values look. It changes nothing that is learned.
+        truncated : bool or array, (N,), optional
+            The end of an episode by its length, beyond which values look. It changes nothing that is learned. Where it
+            is left out, the fifth argument is ``done``, and a warning says once that it is taken for termination.
 
         Raises
         ------
         ConfigError
             If shapes differ from each other or from those pushed before.
         """
+        if truncated is None:
+            if not self._written:
+                warnings.warn("done is taken for termination: an end by length is passed as truncated", stacklevel=2)
+            truncated = np.zeros_like(np.asarray(terminated))
         single = np.ndim(observation["market"]) == 1
         rows = {f"now/{name}": observation[name] for name in PARTS}
         rows |= {f"next/{name}": next_observation[name] for name in PARTS}

@@ -226,7 +226,7 @@ def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
     if hasattr(value, "capture"):
         own: tuple[dict[str, Tensor], Json] = value.capture()
         return own
-    if hasattr(value, "state_dict"):  # of a schedule of learning rates; its functions, a LambdaLR's, are left out
+    if _is_schedule(value):  # its functions, a LambdaLR's, are left out
         return {}, {key: part for key, part in value.state_dict().items() if _is_plain(part)}
     if parts := _parts(value):
         return _capture_parts(parts, f"{name}.")
@@ -258,7 +258,7 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
         _load_optimiser(value, tensors, state)
     elif hasattr(value, "capture"):
         value.restore(tensors, state)
-    elif hasattr(value, "state_dict"):
+    elif _is_schedule(value):
         value.load_state_dict({**value.state_dict(), **state})
     elif parts := _parts(value):
         for name, part in parts.items():
@@ -272,6 +272,11 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
             raise TypeError(f"it is of the type {type(state).__name__}, not {type(value).__name__}")
         return copy.deepcopy(state)
     return value
+
+
+def _is_schedule(value: Any) -> bool:
+    """Return True for a schedule of learning rates, as torch has them."""
+    return hasattr(value, "state_dict") and hasattr(value, "step")
 
 
 def check_like(given: Tensor, expected: Tensor) -> None:

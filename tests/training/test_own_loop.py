@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from finflow import BCell, ReplayBuffer, make_env
+from finflow import BCell, ReplayBuffer, load_checkpoint, make_env, save_checkpoint
 from finflow.config import dump_config
-from finflow.errors import ConfigError
+from finflow.errors import CheckpointError, ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_on_policy_phase import SMALL
-from tests.training.whole_trainings import Make, train_through
+from tests.training.whole_trainings import Make, checkpoint_of, train_through
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
 
@@ -86,6 +87,30 @@ def test_a_buffer_holds_the_last_transitions_in_scaled_units(trainer: FinFlowTra
     assert set(batch.rewards.tolist()) == {2.0, 4.0, 6.0}  # step 0 is gone, and but one of step 1 is left
     assert batch.both.assets.shape[0] == 400
     assert batch.next_states.portfolio.shape[0] == 200
+
+
+def test_done_is_taken_for_termination_and_said_once() -> None:
+    observation = {"assets": np.ones((2, 4)), "market": np.zeros(3), "portfolio": np.zeros(6)}
+    buffer = ReplayBuffer(10)
+    with pytest.warns(UserWarning, match="done is taken for termination"):
+        buffer.push(observation, [0.5, 0.5, 0.0], 0.0, observation, True)
+    with warnings.catch_warnings(action="error"):
+        for done in (False, True):
+            buffer.push(observation, [0.5, 0.5, 0.0], 0.0, observation, done)
+    assert 0.5 < buffer.sample(1000).outcomes.terminated.float().mean() < 0.8  # two of three
+
+
+def test_the_state_of_an_agent_is_taken_over_by_another(trainer: FinFlowTrainer, tmp_path: Path) -> None:
+    """As a dictionary, and through a file of one's own; one that does not fit changes nothing."""
+    agent, path = trainer.agent, tmp_path / "mine.safetensors"
+    other = BCell.load(checkpoint_of(trainer, "latest"))
+    save_checkpoint({"agent": agent.state_dict(), "step": 3}, path)
+    for parameter in other.policy.parameters():
+        parameter.data.add_(1.0)
+    other.load_state_dict(load_checkpoint(path)["agent"])
+    assert all(torch.equal(mine, other.state_dict()[name]) for name, mine in agent.state_dict().items())
+    with pytest.raises(CheckpointError, match=r"the state does not fit this finflow: .* is missing"):
+        other.load_state_dict({})
 
 
 def test_wrong_shapes_are_one_line() -> None:

@@ -146,7 +146,7 @@ class BCell(ActingAgent):
         facts = {"shape": self.shape._asdict(), "bcell": self.config.model_dump(mode="json")}
         if self.feature_names is not None:
             facts["features"] = self.feature_names
-        write_tensors(Path(path), self._tensors(), facts)
+        write_tensors(Path(path), self.state_dict(), facts)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> BCell:
@@ -162,16 +162,23 @@ class BCell(ActingAgent):
         blocks = len(members) if "blend" in saved.tensors else None
         agent = cls(saved.shape, saved.config, Generator(), torch.device(device), blocks=blocks)
         agent.feature_names = saved.features
-        with torch.no_grad():
-            for name, tensor in agent._tensors().items():
-                if name not in saved.tensors or saved.tensors[name].shape != tensor.shape:
-                    raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
-                tensor.copy_(saved.tensors[name])
-        if agent.members is None:
-            agent.prior.load_state_dict(agent.policy.state_dict())
+        agent.load_state_dict(saved.tensors, str(path))
         return agent
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def load_state_dict(self, tensors: Mapping[str, Tensor], origin: str = "the state") -> None:
+        """Take over what `state_dict` gave; a CheckpointError, before anything changes, where it does not fit."""
+        own = self.state_dict()
+        for name, tensor in own.items():
+            if name not in tensors or tensors[name].shape != tensor.shape:
+                raise CheckpointError(f"{origin} does not fit this finflow: {name} is missing or has another shape")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(tensors[name])
+        if self.members is None:
+            self.prior.load_state_dict(self.policy.state_dict())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors of all networks and coefficients, by name; they go on to learn with the agent."""
         networks: dict[str, nn.Module] = {"policy": self.policy, "critic": self.critic}
         networks |= {"target_critic": self.target_critic, "behaviour_value": self.behaviour_value}
         if self.members is not None:
