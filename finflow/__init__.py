@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from finflow.agent.batch import ReplayBuffer as ReplayBuffer
     from finflow.agent.learners.bcell import BCell as BCell
     from finflow.agent.on_policy.on_policy_settings import (
+        PPO_PRESETS as PPO_PRESETS,
         EntropyScheduleConfig as EntropyScheduleConfig,
         EntropyScheduler as EntropyScheduler,
     )
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from finflow.env.rewards.ranking_reward import create_reward_function as create_reward_function
     from finflow.env.vector_env import PortfolioEnv as PortfolioEnv, PortfolioVectorEnv as PortfolioVectorEnv
     from finflow.errors import FinflowError as FinflowError
-    from finflow.guard.checkpoint_manager import (
-        CheckpointManager as CheckpointManager,
+    from finflow.guard.checkpoint_manager import CheckpointManager as CheckpointManager
+    from finflow.guard.checkpoint_settings import (
+        CheckpointConfig as CheckpointConfig,
         CheckpointMetrics as CheckpointMetrics,
     )
     from finflow.guard.rollback import RollbackManager as RollbackManager
@@ -40,12 +42,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "agent.batch": ("ReplayBuffer",),
     "agent.learners.bcell": ("BCell",),
-    "agent.on_policy.on_policy_settings": ("EntropyScheduleConfig", "EntropyScheduler"),
+    "agent.on_policy.on_policy_settings": ("PPO_PRESETS", "EntropyScheduleConfig", "EntropyScheduler"),
     "config": ("Config", "RollbackConfig", "load_config"),
     "env.rewards.ranking_reward": ("create_reward_function",),
     "env.vector_env": ("PortfolioEnv", "PortfolioVectorEnv"),
     "errors": ("FinflowError",),
-    "guard.checkpoint_manager": ("CheckpointManager", "CheckpointMetrics"),
+    "guard.checkpoint_manager": ("CheckpointManager",),
+    "guard.checkpoint_settings": ("CheckpointConfig", "CheckpointMetrics"),
     "guard.rollback": ("RollbackManager",),
     "guard.saved_values": ("load_checkpoint", "save_checkpoint"),
     "guard.stability": ("StabilityMonitor",),

@@ -41,7 +41,6 @@ from finflow.config import load_config
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import CoveragePool, MarketTensors, Transitions, make_batch
-from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, make_env, prepare
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
@@ -219,7 +218,6 @@ def our_rollouts(name: str) -> Rate:
         task.state_dim,
         task.action_dim,
         settings=OnPolicySettings.of("ppo", entropy_coefficient=0.0, epochs=EPOCHS, minibatch=MINIBATCH),
-        reward_config=RewardNormalizerConfig.preset("off"),
     )
 
     def update(_: int) -> None:

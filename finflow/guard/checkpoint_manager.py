@@ -1,7 +1,7 @@
 """Checkpoints and rollback for a user's training loop over any torch modules.
 
-Snapshots are kept in memory for a rollback, and written to a folder as safetensors with a JSON state inside,
-atomically; nothing is ever unpickled.
+A checkpoint is provisional until a later check finds nothing wrong, so that a loop may save first and check then.
+Snapshots are kept in memory for a rollback, and written to a folder, atomically; nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -14,34 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finflow.config import RollbackConfig
-from finflow.errors import CheckpointError
-from finflow.guard.checkpoint_folder import BEST, CheckpointFolder, capture, restore
-from finflow.guard.rollback import RollbackManager
+from finflow.errors import CheckpointError, ConfigError
+from finflow.guard.checkpoint_folder import BEST, LATEST, CheckpointFolder, capture, numbered, restore
+from finflow.guard.checkpoint_settings import CheckpointConfig, CheckpointMetrics, renamed
+from finflow.guard.rollback import RollbackManager, Snapshot
 from finflow.tensor_file import read_tensors
 
-
-@dataclass(frozen=True)
-class CheckpointMetrics:
-    """Figures of a training at one check; those that are None are not compared.
-
-    Attributes
-    ----------
-    loss : float
-        Compared with its recent values.
-    reward : float
-        Chooses the best checkpoint.
-    kl : float, optional
-        Of the policy from the one before, nats per free dimension of the action.
-    """
-
-    loss: float
-    reward: float
-    kl: float | None = None
-    entropy: float | None = None
-    value_loss: float | None = None
-    policy_loss: float | None = None
-    explained_variance: float | None = None
+State = tuple[int, dict[str, Tensor], dict[str, Any]]
+"""Step, tensors and state of a checkpoint."""
 
 
 @dataclass
@@ -51,37 +31,35 @@ class _Loop:
     scheduler: Any
 
 
+@renamed(folder="CheckpointManager(CheckpointConfig(checkpoint_dir=...))")
 class CheckpointManager:
-    """Checkpoints of a training loop, and rollback to one of them.
+    """Checkpoints of a training loop, and rollback to the newest healthy one.
 
-    Parameters
-    ----------
-    config : RollbackConfig, optional
-        Interval, thresholds and mode; ``strict`` thresholds by default. ``RollbackConfig(preset="conservative",
-        mode="strict")`` has other values.
-    folder : str or Path, optional
-        Where checkpoints are written; in memory alone where it is None.
+    A checkpoint is provisional until a later `should_rollback` has answered False, and is discarded, with its files,
+    where it answers True. The first one is healthy at once, unless its own figures are at fault. In a loop that never
+    checks, each is taken for the best by its reward alone. ``last_reason`` is that of the last rollback.
 
     Examples
     --------
-    >>> manager = CheckpointManager(folder=None)
-    >>> network = nn.Linear(2, 1)
-    >>> manager.save_checkpoint(0, network, None, None, CheckpointMetrics(loss=1.0, reward=3.0))
-    >>> manager.should_rollback(CheckpointMetrics(loss=float("nan"), reward=3.0))
-    (True, 'the loss is not a finite number')
-    >>> manager.rollback(network, None, None)
-    0
+    >>> manager = CheckpointManager(CheckpointConfig(checkpoint_dir=None))
+    >>> network, figures = nn.Linear(2, 1), {"kl_divergence": 0.01, "mean_reward": 3.0, "explained_variance": 0.5}
+    >>> manager.save_checkpoint(0, network, None, None, CheckpointMetrics(0, 0.0, 0.1, 0.9, **figures))
+    >>> should, reason = manager.should_rollback(CheckpointMetrics(1, 1.0, float("nan"), 0.9, **figures))
+    >>> reason, manager.rollback(network, None, None, reason=reason)
+    ('the policy loss is not a finite number', 0)
     """
 
-    SAVED = ("manager", "last_saved", "step")
+    SAVED = ("manager", "last_saved", "checked", "confirmed", "failed", "last_reason")
 
-    def __init__(self, config: RollbackConfig | None = None, folder: str | Path | None = "checkpoints") -> None:
-        given = config or RollbackConfig(mode="strict")
-        self.manager = RollbackManager(given.model_copy(update={"probation": 0}))
-        self.folder = None if folder is None else CheckpointFolder(Path(folder), given.max_checkpoints)
+    def __init__(self, config: CheckpointConfig) -> None:
+        if not isinstance(config, CheckpointConfig):
+            raise ConfigError(f"a manager takes CheckpointConfig(checkpoint_dir, ...), not {type(config).__name__}")
+        self.config, folder = config, config.checkpoint_dir
+        self.manager = RollbackManager(config.keys)
+        self.folder = None if folder is None else CheckpointFolder(Path(folder), config.max_checkpoints)
         self.last_saved: int | None = None
-        self.step = 0
-        self.config = self.manager.config
+        self.failed: int | None = None  # step of the check that failed last
+        self.checked, self.confirmed, self.last_reason = False, True, ""
 
     @property
     def suspicious(self) -> bool:
@@ -90,7 +68,6 @@ class CheckpointManager:
 
     def should_save_checkpoint(self, step: int) -> bool:
         """Return True where a checkpoint is due: once in each interval, and not while a signal is beyond its limit."""
-        self.step = step
         if self.suspicious:
             return False
         interval = self.config.save_interval
@@ -104,17 +81,10 @@ class CheckpointManager:
         scheduler: Any,
         metrics: CheckpointMetrics,
     ) -> None:
-        """Keep the state of a loop as a checkpoint.
+        """Keep the state of a loop as a checkpoint; one with weights that are not finite is not kept.
 
-        Parameters
-        ----------
-        scheduler : object, optional
-            With ``state_dict`` and ``load_state_dict``, or ``capture`` and ``restore``.
-
-        Raises
-        ------
-        OutputError
-            If the folder cannot be written; the checkpoint is then kept in memory.
+        ``scheduler``, where there is one, has ``state_dict`` and ``load_state_dict``, or ``capture`` and ``restore``.
+        Raises OutputError if the folder cannot be written; the checkpoint is then kept in memory.
         """
         self.save_state(step, *capture(_Loop(network, optimizer, scheduler)), metrics)
 
@@ -122,73 +92,71 @@ class CheckpointManager:
         self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], metrics: CheckpointMetrics
     ) -> None:
         """Keep a captured state as a checkpoint; the best and the latest are separate files."""
-        self.step = self.last_saved = step
-        score = metrics.reward if math.isfinite(metrics.reward) else None
-        self.manager.save(step, tensors, state, score)
-        self.manager.advance(step, alarmed=False)
-        first = self.manager.snapshots[0]
-        if self.manager.best is None and first.score is not None:  # healthy from the beginning, so it never becomes it
-            self.manager.best = first
-        if self.folder is None:
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             return
         known = {name: value for name, value in asdict(metrics).items() if value is not None and math.isfinite(value)}
         content = {"step": step, "metrics": known, "state": state}
-        self.folder.save(step, tensors, content)
-        if self.manager.best is not None and self.manager.best.update == step:
-            self.folder.save_as(BEST, tensors, content)
+        self.manager.save(step, tensors, content, known.get("mean_reward"))
+        self.last_saved, newest = step, self.manager.snapshots[-1]
+        newest.healthy = newest.healthy and not metrics.fault(self.config.rollback_on_kl_threshold)
+        if newest.healthy or not self.checked:
+            self.manager.prefer(newest)
+        if self.folder is not None:
+            self.folder.save(step, tensors, content)
+        if self._best is newest:
+            self._write(BEST, newest)
 
     def should_rollback(self, metrics: CheckpointMetrics) -> tuple[bool, str]:
-        """Compare the figures of a check with their past and the thresholds.
+        """Compare the figures of a step with their past and the thresholds; returns the answer, and its reason."""
+        reason = metrics.fault()
+        if not reason:
+            _, reason = self.manager.should_rollback(metrics.loss, metrics.mean_reward, metrics.kl_divergence)
+        self.checked = True
+        if reason:
+            self.failed = metrics.step
+            self._drop([one for one in self.manager.snapshots if not one.healthy])
+        elif not self.suspicious:
+            self.confirm()
+        return bool(reason), reason
 
-        Returns
-        -------
-        should : bool
-        reason : str
-            Empty where there is none.
+    def confirm(self) -> None:
+        """Take all checkpoints for healthy: nothing is wrong after the last of them."""
+        best, self.confirmed = self._best, True
+        self.manager.confirm()
+        if self._best is not best:
+            self._write(BEST, self._best)
+
+    def rollback(
+        self, network: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: Any, reason: str = ""
+    ) -> int:
+        """Restore the newest healthy checkpoint, or an older one where no check has passed since; returns its step.
+
+        Raises CheckpointError if there is none, or it does not fit.
         """
-        for name, value in asdict(metrics).items():
-            if value is not None and not math.isfinite(value):
-                return True, f"the {name.replace('_', ' ')} is not a finite number"
-        return self.manager.should_rollback(metrics.loss, metrics.reward, metrics.kl, metrics.policy_loss)
-
-    def rollback(self, network: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: Any) -> int:
-        """Restore the last checkpoint, or at a retry an older one; returns its step.
-
-        Raises
-        ------
-        CheckpointError
-            If there is none, or it does not fit.
-        """
-        step, tensors, state = self.rollback_state()
+        step, tensors, state = self.rollback_state(reason, older=not self.confirmed)
         restore(_Loop(network, optimizer, scheduler), tensors, state)
         return step
 
-    def rollback_state(self) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
-        """Step, tensors and state of the checkpoint to roll back to; counts as a rollback."""
+    def rollback_state(self, reason: str, older: bool) -> State:
+        """The checkpoint to roll back to: an ``older`` one, or the newest; counts as a rollback."""
         if self.manager.last_healthy is None:
-            raise CheckpointError("there is no checkpoint to go back to: save one before the loop begins")
-        snapshot = self.manager.take(self.step)
-        self.last_saved = snapshot.update
-        return snapshot.update, snapshot.tensors, snapshot.state
+            raise CheckpointError("there is no healthy checkpoint to go back to: save one before the loop begins")
+        before = list(self.manager.snapshots)
+        snapshot = self.manager.take(before[-1].update if self.failed is None else self.failed, older)
+        self._drop([one for one in before if not any(one is kept for kept in self.manager.snapshots)])
+        self.last_saved, self.confirmed, self.last_reason = snapshot.update, False, reason
+        return snapshot.update, snapshot.tensors, snapshot.state["state"]
 
     def load_best_checkpoint(
         self, network: nn.Module, optimizer: torch.optim.Optimizer | None = None, scheduler: Any = None
     ) -> int:
         """Restore the checkpoint with the highest reward, from memory or else from the folder; returns its step.
 
-        Parameters
-        ----------
-        optimizer, scheduler : optional
-            As saved; those that are not given are left as they are.
-
-        Raises
-        ------
-        CheckpointError
-            If there is none, or it does not fit.
+        An optimizer or scheduler that is not given is left as it is. Raises CheckpointError if there is none, or it
+        does not fit.
         """
-        best = self.manager.best
-        if best is not None:
-            step, tensors, state = best.update, best.tensors, best.state
+        if (best := self._best) is not None:
+            step, tensors, state = best.update, best.tensors, best.state["state"]
         elif self.folder is not None and self.folder.path(BEST).is_file():
             step, tensors, state = read_loop_state(self.folder.path(BEST))
         else:
@@ -202,15 +170,33 @@ class CheckpointManager:
         """Number of checkpoints in memory, the best among them, and the rollbacks so far."""
         return self.manager.get_statistics()
 
+    @property
+    def _best(self) -> Snapshot | None:
+        best = self.manager.best
+        return None if best is None or best.score is None else best
 
-def read_loop_state(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
-    """Step, tensors and state of a checkpoint file.
+    def _drop(self, gone: list[Snapshot]) -> None:
+        """Discard checkpoints, and their files; the latest is then the newest of those that stay."""
+        best = self._best
+        self.manager.forget(gone)
+        if self.folder is None or not gone:
+            return
+        for one in gone:
+            self.folder.path(numbered(one.update)).unlink(missing_ok=True)
+        self._write(LATEST, self.manager.snapshots[-1] if self.manager.snapshots else None)
+        if self._best is not best:
+            self._write(BEST, self._best)
 
-    Raises
-    ------
-    CheckpointError
-        If it is missing, damaged, or not of a training loop.
-    """
+    def _write(self, name: str, one: Snapshot | None) -> None:
+        """Write a checkpoint under a name of its own, or remove that file where there is none."""
+        if self.folder is not None and one is not None:
+            self.folder.save_as(name, one.tensors, one.state)
+        elif self.folder is not None:
+            self.folder.path(name).unlink(missing_ok=True)
+
+
+def read_loop_state(path: Path) -> State:
+    """Read a checkpoint file; a CheckpointError if it is missing, damaged, or not of a training loop."""
     tensors, content = read_tensors(path)
     step, state = content.get("step"), content.get("state")
     if type(step) is not int or not isinstance(state, dict):

@@ -7,7 +7,7 @@ after a probation without an alarm; the first of a phase is healthy at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -177,15 +177,31 @@ class RollbackManager:
             self.last_alarm = step
             self.snapshots = self._healthy
             return False
-        for one in self.snapshots:
-            if not one.healthy and step - one.update >= self.config.probation:
-                one.healthy = True
-                self.best = one if self.best is None or one.rank > self.best.rank else self.best
+        self.confirm(step - self.config.probation)
         if step - self.last_alarm < self.config.recovery:
             return False
         self.last_alarm, self.retries, self.lowered = step, 0, False
         lowered, self.share = self.share < 1.0, min(1.0, self.share / LOWERED)
         return lowered
+
+    def confirm(self, upto: float = math.inf) -> None:
+        """Take snapshots of updates up to one for healthy."""
+        for one in self.snapshots:
+            if not one.healthy and one.update <= upto:
+                one.healthy = True
+                self.prefer(one)
+
+    def prefer(self, one: Snapshot) -> None:
+        """Take a snapshot for the best where its score is the highest so far."""
+        if self.best is None or one.rank > self.best.rank:
+            self.best = one
+
+    def forget(self, gone: Sequence[Snapshot]) -> None:
+        """Discard snapshots; the best is then the best of those that stay."""
+        self.snapshots = [one for one in self.snapshots if not any(one is other for other in gone)]
+        if any(self.best is one for one in gone):
+            scored = [one for one in self._healthy if one.score is not None]
+            self.best = max(scored, key=lambda one: one.rank, default=None)
 
     @property
     def _healthy(self) -> list[Snapshot]:
@@ -234,10 +250,10 @@ class RollbackManager:
             return STOP
         return ROLLBACK if self._healthy else STOP
 
-    def take(self, step: int) -> Snapshot:
-        """Return the snapshot to go back to: the last healthy one, and an older one at each retry."""
+    def take(self, step: int, older: bool | None = None) -> Snapshot:
+        """Return the snapshot to go back to: the last healthy one, or an ``older`` one, by default at each retry."""
         healthy = self._healthy
-        if self.retries and len(healthy) > 1:
+        if (self.retries > 0 if older is None else older) and len(healthy) > 1:
             healthy.pop()  # it led to this alarm before
         self.snapshots = healthy
         self.rollback_count += 1
@@ -256,15 +272,14 @@ class RollbackManager:
 
     def get_statistics(self) -> dict[str, float | int | None]:
         """Number of snapshots, the best among them, and the rollbacks so far."""
-        kept = self._kept
-        best = max((one for one in kept if one.score is not None), key=lambda one: one.rank, default=None)
+        scored = [one for one in (self.best, *self.snapshots) if one is not None and one.score is not None]
+        best = max(scored, key=lambda one: one.rank, default=None)
         return {
-            "num_checkpoints": len(kept),
+            "num_checkpoints": len(self._kept),
             "best_checkpoint_step": None if best is None else best.update,
             "best_reward": None if best is None else best.score,
             "rollback_count": self.rollback_count,
             "last_rollback_step": self.last_rollback_step,
-            "learning_rate_share": self.share,
         }
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -23,9 +23,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.agent.on_policy.on_policy_settings import PPO_PRESETS, OnPolicySettings
 from finflow.config import Config
-from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer, train_advanced_ppo
 from finflow.training.on_policy.on_policy_rollouts import VectorTask
 from scripts.evidence.results import Variant, ask_peer, kept_results, write_result
@@ -61,7 +60,9 @@ class OnPolicyTask:
         return f"{self.name.partition('-')[0].lower()}-{self.algorithm}"
 
     def on_policy(self) -> OnPolicySettings:
-        """Settings of the update."""
+        """Settings of the update; those of PPO begin with the task's preset, where it has one."""
+        if self.algorithm == "ppo" and self.name in PPO_PRESETS:
+            return replace(PPO_PRESETS[self.name].settings, **self.settings)
         return OnPolicySettings.of(self.algorithm, **self.settings)
 
     def describe(self) -> str:
@@ -73,7 +74,7 @@ class OnPolicyTask:
 CARTPOLE = {"gamma": 0.98, "gae_lambda": 0.8, "entropy_coefficient": 0.0, "learning_rate": 1e-3}
 PENDULUM = {"gamma": 0.9, "gae_lambda": 0.95, "entropy_coefficient": 0.0, "learning_rate": 1e-3}
 TASKS = (
-    OnPolicyTask("CartPole-v1", "ppo", 4, 128, 100_000, 475.0, CARTPOLE),
+    OnPolicyTask("CartPole-v1", "ppo", 4, PPO_PRESETS["CartPole-v1"].n_steps, 100_000, 475.0, CARTPOLE),
     OnPolicyTask("CartPole-v1", "trpo", 2, 1024, 100_000, 475.0, {"gae_lambda": 0.98, "epochs": 20}),
     OnPolicyTask("CartPole-v1", "a2c", 8, 64, 200_000, 400.0, {"gamma": 0.99, "learning_rate": 1e-3}),
     OnPolicyTask("Pendulum-v1", "ppo", 4, 4096, 100_000, -200.0, PENDULUM),
@@ -130,7 +131,6 @@ def measure_task(task: OnPolicyTask, config: Config) -> dict[str, Any]:
         make_task(task.name, task.environments),
         iterations,
         task.rollout,
-        reward_config=RewardNormalizerConfig.preset("off"),
         settings=task.on_policy(),
         seed=config.train.seed,
         watch=watch,

@@ -15,7 +15,8 @@ from torch import nn
 from finflow.agent.on_policy.on_policy_settings import EntropyScheduler
 from finflow.config import RollbackConfig, load_config
 from finflow.errors import CheckpointError, OutputError
-from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics, read_loop_state
+from finflow.guard.checkpoint_manager import CheckpointManager, read_loop_state
+from finflow.guard.checkpoint_settings import CheckpointConfig, CheckpointMetrics
 from finflow.guard.rollback import LOWER, MOST_ROLLBACKS, ROLLBACK, STOP, RollbackManager
 
 
@@ -49,7 +50,6 @@ def test_the_newest_are_kept_and_always_the_best() -> None:
         "best_reward": 0.0,
         "rollback_count": 0,
         "last_rollback_step": None,
-        "learning_rate_share": 1.0,
     }
 
 
@@ -232,20 +232,22 @@ def learn(network: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any) 
     scheduler.step()
 
 
-def metrics(**changes: Any) -> CheckpointMetrics:
-    return CheckpointMetrics(**({"loss": 1.0, "reward": 10.0} | changes))
+def metrics(step: int = 0, **changes: Any) -> CheckpointMetrics:
+    figures = {"policy_loss": 0.2, "value_loss": 0.8, "kl_divergence": 0.01, "mean_reward": 10.0}
+    return CheckpointMetrics(step, 0.0, explained_variance=None, **(figures | changes))
 
 
 def test_a_loop_goes_back_to_what_it_was(tmp_path: Path) -> None:
     network, optimizer, scheduler = loop = parts()
-    manager = CheckpointManager(RollbackConfig(mode="strict", save_interval=2), tmp_path)
+    manager = CheckpointManager(CheckpointConfig(tmp_path, save_interval=2))
     for step in range(5):
         if manager.should_save_checkpoint(step):
-            manager.save_checkpoint(step, *loop, metrics(reward=float(step)))
+            manager.save_checkpoint(step, *loop, metrics(step, mean_reward=10.0 + step))
+            assert manager.should_rollback(metrics(step)) == (False, "")
             kept = {name: tensor.clone() for name, tensor in network.state_dict().items()}
             rate, moments = optimizer.param_groups[0]["lr"], len(optimizer.state)
         learn(*loop)
-    should, reason = manager.should_rollback(metrics(kl=0.11))
+    should, reason = manager.should_rollback(metrics(5, kl_divergence=0.11))
     assert should
     assert "0.11" in reason
     assert manager.rollback(*loop) == 4
@@ -266,9 +268,9 @@ def test_the_best_is_kept_beside_the_newest_and_found_by_another_process(
 ) -> None:
     """The first checkpoint may be the best; the newest two of four are kept."""
     loop = parts()
-    manager = CheckpointManager(RollbackConfig(mode="strict", max_checkpoints=2), tmp_path if folder else None)
+    manager = CheckpointManager(CheckpointConfig(tmp_path if folder else None, max_checkpoints=2))
     for place, reward in enumerate(rewards):
-        manager.save_checkpoint(100 * place, *loop, metrics(reward=reward))
+        manager.save_checkpoint(100 * place, *loop, metrics(mean_reward=reward))
         if reward == 7.0:
             best, step = loop[0].weight.detach().clone(), 100 * place
         learn(*loop)
@@ -279,25 +281,26 @@ def test_the_best_is_kept_beside_the_newest_and_found_by_another_process(
         assert names == [f"checkpoint_{name}.safetensors" for name in ("000000200", "000000300", "best", "latest")]
         assert read_loop_state(tmp_path / "checkpoint_latest.safetensors")[0] == 300
         fresh = parts()
-        assert CheckpointManager(folder=tmp_path).load_best_checkpoint(fresh[0]) == step
+        assert CheckpointManager(CheckpointConfig(tmp_path)).load_best_checkpoint(fresh[0]) == step
         assert torch.equal(fresh[0].weight, best)
         assert not fresh[1].state
 
 
 def test_a_checkpoint_without_a_reward_is_never_the_best() -> None:
-    loop, manager = parts(), CheckpointManager(None, None)
-    manager.save_checkpoint(0, *loop, metrics(reward=math.nan))
+    loop, manager = parts(), CheckpointManager(CheckpointConfig(None))
+    manager.save_checkpoint(0, *loop, metrics(mean_reward=math.nan))
     with pytest.raises(CheckpointError, match="none was saved with a reward"):
         manager.load_best_checkpoint(*loop)
-    manager.save_checkpoint(100, *loop, metrics(reward=-3.0))
-    manager.save_checkpoint(200, *loop, metrics(reward=math.nan))
+    manager.save_checkpoint(100, *loop, metrics(mean_reward=-3.0))
+    manager.save_checkpoint(200, *loop, metrics(mean_reward=math.nan))
     assert manager.load_best_checkpoint(*loop) == 100
 
 
 def test_the_next_time_an_older_checkpoint_is_taken() -> None:
-    loop, manager = parts(), CheckpointManager(None, None)
+    loop, manager = parts(), CheckpointManager(CheckpointConfig(None))
     for step in (0, 100, 200):
         manager.save_checkpoint(step, *loop, metrics())
+        manager.should_rollback(metrics())
         learn(*loop)
     assert [manager.rollback(*loop) for _ in range(2)] == [200, 100]
     assert not manager.should_save_checkpoint(150)
@@ -305,7 +308,7 @@ def test_the_next_time_an_older_checkpoint_is_taken() -> None:
 
 
 def test_schedulers_of_ones_own_are_kept_too() -> None:
-    network, scheduler, manager = nn.Linear(1, 1), EntropyScheduler(), CheckpointManager(None, None)
+    network, scheduler, manager = nn.Linear(1, 1), EntropyScheduler(), CheckpointManager(CheckpointConfig(None))
     scheduler.step(7)
     manager.save_checkpoint(0, network, None, scheduler, metrics())
     scheduler.step(7)
@@ -314,8 +317,8 @@ def test_schedulers_of_ones_own_are_kept_too() -> None:
 
 
 def test_faults_are_one_line(tmp_path: Path) -> None:
-    loop, manager = parts(), CheckpointManager(None, None)
-    with pytest.raises(CheckpointError, match="no checkpoint to go back to"):
+    loop, manager = parts(), CheckpointManager(CheckpointConfig(None))
+    with pytest.raises(CheckpointError, match="no healthy checkpoint to go back to"):
         manager.rollback(*loop)
     with pytest.raises(CheckpointError, match="no best checkpoint"):
         manager.load_best_checkpoint(*loop)
@@ -324,4 +327,4 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
         manager.rollback(nn.Linear(5, 5), *loop[1:])
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError):
-        CheckpointManager(None, tmp_path / "file").save_checkpoint(0, *loop, metrics())
+        CheckpointManager(CheckpointConfig(tmp_path / "file")).save_checkpoint(0, *loop, metrics())

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from finflow import EntropyScheduleConfig, EntropyScheduler, RewardNormalizer, RewardNormalizerConfig
 from finflow.config import Config, load_config
 from finflow.errors import ConfigError
 from finflow.training.data.replay import MarketTensors, make_batch
+from finflow.training.data.reward_normalizer import ReturnScale
 from finflow.training.data.rewards import RewardUnits
+from finflow.training.on_policy.on_policy_rollouts import Trajectories
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, latest, train_through
 
@@ -94,7 +97,7 @@ def test_it_goes_on_exactly_where_it_stopped() -> None:
 
 @given(st.lists(st.floats(-100.0, 100.0), min_size=1, max_size=40), st.integers(2, 12))
 def test_the_public_normaliser_is_in_units_of_its_window(rewards: list[float], size: int) -> None:
-    normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=size, epsilon=1e-8, clip_range=(-3.0, 10.0)))
+    normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=size, clip_range=(-3.0, 10.0), warmup=0))
     for count, reward in enumerate(rewards, start=1):
         window = np.array(rewards[max(0, count - size) : count])
         expected = np.clip((reward - window.mean()) / (window.std() + 1e-8), -3.0, 10.0)
@@ -110,10 +113,31 @@ def test_the_public_normaliser_is_in_units_of_its_window(rewards: list[float], s
 def test_a_batch_is_normalised_by_the_window_after_it() -> None:
     """Equal rewards are zero with the mean subtracted, and unchanged without."""
     rewards = np.array([[1.0, 2.0], [3.0, 4.0]])
-    np.testing.assert_allclose(RewardNormalizer().normalize_batch(rewards), (rewards - 2.5) / np.sqrt(1.25), atol=1e-7)
-    assert RewardNormalizer().normalize_batch([1.0] * 5).tolist() == [0.0] * 5
-    kept = RewardNormalizer(RewardNormalizerConfig(shift=False)).normalize_batch([1.0] * 5)
+    units = RewardNormalizer(RewardNormalizerConfig(warmup=4)).normalize_batch(rewards)
+    np.testing.assert_allclose(units, (rewards - 2.5) / np.sqrt(1.25), atol=1e-7)
+    assert RewardNormalizer().normalize_batch([1.0] * 30).tolist() == [0.0] * 30
+    kept = RewardNormalizer(RewardNormalizerConfig(shift=False)).normalize_batch([1.0] * 30)
     np.testing.assert_allclose(kept, 1.0)
+
+
+def test_a_task_s_scale_is_that_of_stable_baselines3() -> None:
+    """Its moments begin with 1e-4 of a return of mean 0 and variance 1, which after 600 returns is a share of 2e-7."""
+    rng, theirs, gamma = np.random.default_rng(3), RunningMeanStd(shape=()), 0.9
+    rewards, ended = rng.normal(2.0, 1.0, (200, 3)), rng.random((200, 3)) < 0.1
+    returns = np.zeros(3)
+    for step in range(200):
+        returns = returns * gamma + rewards[step]
+        theirs.update(returns)
+        returns[ended[step]] = 0.0
+    nothing = torch.empty(0)
+    taken = Trajectories((), (), nothing, nothing, nothing, torch.from_numpy(ended), rewards, np.ones_like(ended))
+    running, scale = np.zeros(3), ReturnScale(RewardNormalizerConfig())
+    parts = [taken._replace(rewards=rewards[rows], ended=taken.ended[rows]) for rows in (slice(0, 80), slice(80, 200))]
+    units = [scale.normalize_batch(one.rewards, one.discounted_returns(running, gamma)) for one in parts]
+    np.testing.assert_allclose(running, returns)
+    np.testing.assert_allclose(units[1], rewards[80:] / np.sqrt(theirs.var + 1e-8), rtol=1e-5)
+    first = ReturnScale(RewardNormalizerConfig())
+    np.testing.assert_array_equal(first.normalize_batch(rewards[:9], rewards[:9]), rewards[:9])  # the warm-up
 
 
 def test_presets_of_the_normaliser() -> None:

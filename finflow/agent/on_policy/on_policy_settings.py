@@ -123,6 +123,21 @@ _USUAL: dict[str, dict[str, Any]] = {
 }
 
 
+class TaskPreset(NamedTuple):
+    """Usual settings of PPO in a task, and decisions in a rollout of all environments together."""
+
+    settings: OnPolicySettings
+    n_steps: int
+
+
+PPO_PRESETS = {
+    "CartPole-v1": TaskPreset(OnPolicySettings(learning_rate=3e-4, clip=0.2), 128),
+    "LunarLander-v3": TaskPreset(OnPolicySettings(learning_rate=3e-4, clip=0.2), 2048),
+    "Atari": TaskPreset(OnPolicySettings(learning_rate=2.5e-4, clip=0.1), 128),
+    "MuJoCo": TaskPreset(OnPolicySettings(learning_rate=3e-4, clip=0.2), 2048),
+}
+
+
 class ActionDistribution(Protocol):
     """A batch of distributions over actions, one for each observation, that does not change as the policy learns.
 

@@ -7,10 +7,11 @@ from the window after as many rewards as it holds, and where most of the squares
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -38,21 +39,24 @@ class RewardNormalizerConfig:
         Added to the deviation.
     clip_range : tuple of float
         Least and greatest normalised reward.
+    warmup : int
+        Rewards stay as they are until so many were seen.
     shift : bool
         Whether the mean is subtracted. It changes the objective where the length of an episode depends on the actions:
         of a reward that is always 1 nothing is left. Without, rewards are divided by the deviation alone.
     scale : bool
         Whether rewards are divided by the deviation.
-    warmup : int
-        Nothing is normalised before so many rewards were seen.
+    form : {"returns", "windowed"}
+        Of `AdvancedPPOTrainer`: a `ReturnScale`, which has no window, or a `RewardNormalizer`.
     """
 
     window_size: int = 1000
     epsilon: float = 1e-8
     clip_range: tuple[float, float] = (-10.0, 10.0)
-    shift: bool = True
-    scale: bool = True
-    warmup: int = 0
+    warmup: int = 30
+    shift: bool = field(default=True, kw_only=True)
+    scale: bool = field(default=True, kw_only=True)
+    form: Literal["returns", "windowed"] = field(default="returns", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.window_size < 2:
@@ -93,7 +97,7 @@ class RewardNormalizer:
 
     Examples
     --------
-    >>> normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=3))
+    >>> normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=3, warmup=1))
     >>> [round(normalizer.normalize(reward), 3) for reward in (1.0, 2.0, 3.0, 4.0)]
     [0.0, 1.0, 1.225, 1.225]
     """
@@ -205,3 +209,48 @@ class RewardNormalizer:
     def _statistics(self) -> tuple[float, float]:
         """Mean and population deviation of the window; both 0 where it is empty."""
         return self._origin + self._mean, math.sqrt(max(self._squares, 0.0) / max(len(self._window), 1))
+
+
+class ReturnScale:
+    """Scale of a task's rewards: ``clip(r / sqrt(var + epsilon))``, of the discounted returns of all episodes so far.
+
+    The mean is not subtracted, so that a constant reward stays one.
+
+    References
+    ----------
+    Raffin et al. (2021), Stable-Baselines3, ``VecNormalize``; Chan, Golub and LeVeque (1983), eq. 2.1, for the moments.
+    """
+
+    SAVED = ("count", "mean", "squares")
+
+    def __init__(self, config: RewardNormalizerConfig) -> None:
+        if (config.window_size, config.shift) != (1000, True):
+            raise ConfigError('window_size and shift belong to the windowed form: add form="windowed"')
+        self.config = config
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def normalize_batch(self, rewards: FloatArray, returns: FloatArray) -> FloatArray:
+        """Remember discounted ``returns``, as many as rewards, and return the rewards in units of their deviation."""
+        count, mean = self.count + returns.size, float(returns.mean())
+        away = mean - self.mean
+        self.squares += float(np.square(returns - mean).sum()) + away**2 * self.count * returns.size / count
+        self.mean += away * returns.size / count
+        self.count = count
+        if count < self.config.warmup:
+            return rewards
+        return np.clip(rewards / math.sqrt(self.squares / count + self.config.epsilon), *self.config.clip_range)
+
+    def get_statistics(self) -> dict[str, float]:
+        """``mean`` and ``std`` of the returns, ``count`` of all, ``buffer_size``, which is 0: none is kept."""
+        std = math.sqrt(self.squares / max(self.count, 1))
+        return {"mean": self.mean, "std": std, "count": self.count, "buffer_size": 0}
+
+
+def task_normalizer(config: RewardNormalizerConfig | None) -> RewardNormalizer | ReturnScale:
+    """Units of a task's rewards; without settings those are as they are, and have statistics alone."""
+    config = config or RewardNormalizerConfig.preset("off")
+    if config.form == "returns" and config.scale:
+        return ReturnScale(config)
+    if config.shift:
+        warnings.warn('form="windowed" subtracts the mean: a constant reward vanishes (shift=False)', stacklevel=3)
+    return RewardNormalizer(config)

@@ -14,20 +14,22 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.agent.on_policy.on_policy_settings import (
+    PPO_PRESETS,
     EntropyScheduleConfig,
     EntropyScheduler,
     OnPolicySettings,
     Rollout,
     TaskActorCritic,
+    TaskPreset,
 )
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner, check_minibatch
-from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError, ConfigError
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import LATEST, SUFFIX
 from finflow.guard.checkpoint_manager import CheckpointManager
+from finflow.guard.checkpoint_settings import CheckpointConfig
 from finflow.json_text import parse_json
-from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
+from finflow.training.data.reward_normalizer import ReturnScale, RewardNormalizerConfig, task_normalizer
 from finflow.training.on_policy.guarded_learning import Learning, TrainingProgress, task_seed
 from finflow.training.on_policy.on_policy_rollouts import Environment, VectorTask, take_steps, task_rollout
 
@@ -52,12 +54,12 @@ class AdvancedPPOTrainer:
     entropy_config : EntropyScheduleConfig, optional
         By default the usual schedule, and where there are settings their constant coefficient.
     reward_config : RewardNormalizerConfig, optional
-        By default rewards are divided by their deviation and the mean is not subtracted, since that would change the
-        objective where the length of an episode depends on the actions.
-    checkpoint_config : RollbackConfig or CheckpointManager, optional
+        Rewards stay as they are where there is none. With one they are divided by the deviation of discounted returns,
+        and with ``form="windowed"`` as by `RewardNormalizer`.
+    checkpoint_config : CheckpointConfig, optional
         By default ``robust`` thresholds, and checkpoints in memory alone. Intervals are in gradient updates.
-    settings : OnPolicySettings, optional
-        ``OnPolicySettings.of("trpo")`` trains by TRPO.
+    settings : OnPolicySettings or str, optional
+        ``OnPolicySettings.of("trpo")`` trains by TRPO; a name is one of ``PPO_PRESETS``.
     seed : int
         Of weights, actions, the order of decisions and the environments.
 
@@ -79,9 +81,9 @@ class AdvancedPPOTrainer:
         lr: float | None = None,
         entropy_config: EntropyScheduleConfig | None = None,
         reward_config: RewardNormalizerConfig | None = None,
-        checkpoint_config: RollbackConfig | CheckpointManager | None = None,
+        checkpoint_config: CheckpointConfig | None = None,
         *,
-        settings: OnPolicySettings | None = None,
+        settings: OnPolicySettings | str | None = None,
         seed: int = 0,
     ) -> None:
         for name, size in (("state_dim", state_dim), ("action_dim", action_dim)):
@@ -90,18 +92,16 @@ class AdvancedPPOTrainer:
         self.state_dim, self.action_dim = int(state_dim), int(action_dim)
         self.seed = seed
         self._facts = {"state_dim": self.state_dim, "action_dim": self.action_dim, "seed": seed}
-        used = settings or OnPolicySettings()
+        used, self.n_steps = _preset_of(settings)
         self.settings = used if lr is None else replace(used, learning_rate=lr)
         self.entropy = EntropyScheduler(entropy_config)
-        self.rewards = RewardNormalizer(reward_config or RewardNormalizerConfig(shift=False))
-        if not isinstance(checkpoint_config, CheckpointManager):
-            checkpoint_config = CheckpointManager(checkpoint_config or RollbackConfig(), folder=None)
-        self.checkpoints: CheckpointManager = checkpoint_config
+        self.rewards = task_normalizer(reward_config)
+        self.checkpoints = CheckpointManager(checkpoint_config or CheckpointConfig(None, mode="robust"))
         self._constant = self.settings.entropy_coefficient if settings and entropy_config is None else None
         self._progress: TrainingProgress | None = None
         self._task: VectorTask | None = None
         self._rollout: Rollout | None = None
-        self._running = np.zeros(0)  # returns so far of the running episodes
+        self._running = self._discounted = np.zeros(0)  # returns so far of the running episodes
         self._collected, self._resets = False, True
 
     @property
@@ -144,19 +144,21 @@ class AdvancedPPOTrainer:
         self._task, self._resets = task, True
         return task
 
-    def collect_rollout(self, env: Environment, n_steps: int = 2048) -> float:
+    def collect_rollout(self, env: Environment, n_steps: int | None = None) -> float:
         """Collect a rollout for `train_step`, of so many decisions of all environments together.
 
-        Returns the mean reward of a decision, as the task gave it; what is learned from is normalised. Raises
-        ConfigError as `begin` does; or if there are fewer steps than environments.
+        By default 2048, or as many as the preset has. Returns the mean reward of a decision, as the task gave it; what
+        is learned from may be normalised. Raises ConfigError as `begin` does; or if there are fewer steps than
+        environments.
         """
         task = self.begin(env)
         progress, learning = self.progress, self.progress.learning
+        n_steps = self.n_steps if n_steps is None else n_steps
         if n_steps < task.size:
             raise ConfigError(f"a rollout of {n_steps} steps is shorter than one step of all {task.size} environments")
         if self._resets:
             task.reset(task_seed(self.seed, progress.training_step))
-            self._running, self._resets = np.zeros(task.size), False
+            self._running, self._discounted, self._resets = np.zeros(task.size), np.zeros(task.size), False
         taken = take_steps(task, self.agent, n_steps // task.size, learning.learner.generator)
         returns, counted = taken.ended_returns(self._running), taken.counted
         progress.episode_count += len(returns)
@@ -165,7 +167,9 @@ class AdvancedPPOTrainer:
         if taken.finite:
             learning.returns = [*learning.returns, *returns][-RETURNS_KEPT:]
             units = np.zeros_like(taken.rewards)
-            units[counted] = learning.rewards.normalize_batch(taken.rewards[counted])
+            discounted = taken.discounted_returns(self._discounted, self.settings.gamma)
+            of = (discounted[counted],) if isinstance(learning.rewards, ReturnScale) else ()
+            units[counted] = learning.rewards.normalize_batch(taken.rewards[counted], *of)
             self._rollout = task_rollout(taken, task.observed[0], units, self.agent, self.settings)
         return float(taken.rewards[counted].mean())
 
@@ -232,18 +236,26 @@ class AdvancedPPOTrainer:
         self.begin_episodes()
 
 
+def _preset_of(settings: OnPolicySettings | str | None) -> TaskPreset:
+    if not isinstance(settings, str):
+        return TaskPreset(settings or OnPolicySettings(), 2048)
+    if settings not in PPO_PRESETS:
+        raise ConfigError(f"there is no preset {settings!r} of PPO; there are {', '.join(PPO_PRESETS)}")
+    return PPO_PRESETS[settings]
+
+
 def train_advanced_ppo(
     env: Environment,
     n_iterations: int = 1000,
-    n_steps_per_iteration: int = 2048,
+    n_steps_per_iteration: int | None = None,
     n_ppo_epochs: int | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
     entropy_config: EntropyScheduleConfig | None = None,
     reward_config: RewardNormalizerConfig | None = None,
-    checkpoint_config: RollbackConfig | CheckpointManager | None = None,
+    checkpoint_config: CheckpointConfig | None = None,
     *,
-    settings: OnPolicySettings | None = None,
+    settings: OnPolicySettings | str | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
     save_every: int = 50,
@@ -256,8 +268,8 @@ def train_advanced_ppo(
     ----------
     n_iterations : int
         Rollouts, each followed by an update.
-    n_steps_per_iteration : int
-        Decisions of all environments in one rollout.
+    n_steps_per_iteration : int, optional
+        Decisions of all environments in one rollout; 2048 by default, or as many as the preset has.
     n_ppo_epochs, batch_size : int, optional
         The settings' by default, for PPO 10 and 64.
     lr, entropy_config, reward_config, checkpoint_config, settings, seed
@@ -280,7 +292,7 @@ def train_advanced_ppo(
     """
     counts = {"n_iterations": n_iterations, "n_steps_per_iteration": n_steps_per_iteration, "save_every": save_every}
     for name, count in counts.items():
-        if count < 1:
+        if count is not None and count < 1:
             raise ConfigError(f"{name} is a whole number of at least 1, not {count}")
     task = VectorTask(env)
     trainer = AdvancedPPOTrainer(

@@ -15,14 +15,15 @@ from finflow.agent.on_policy.on_policy_settings import EntropyScheduler, OnPolic
 from finflow.agent.on_policy.on_policy_update import Figures, OnPolicyLearner
 from finflow.errors import CheckpointError, TrainingError
 from finflow.guard.checkpoint_folder import capture, restore
-from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics
+from finflow.guard.checkpoint_manager import CheckpointManager
+from finflow.guard.checkpoint_settings import CheckpointMetrics
 from finflow.guard.rollback import STOP
 from finflow.tensor_file import read_tensors, write_tensors
-from finflow.training.data.reward_normalizer import RewardNormalizer
+from finflow.training.data.reward_normalizer import ReturnScale, RewardNormalizer
 
 SMALLEST_SQUARE = 1e-8
 LARGEST_STEP = 10.0  # of one update, in multiples of the KL threshold; a step of PPO or TRPO is a fraction of it
-BEFORE_LEARNING = CheckpointMetrics(loss=0.0, reward=float("-inf"))
+NO_TIME = 0.0  # two trainings with one seed save the same bytes
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Learning:
 
     learner: OnPolicyLearner
     entropy: EntropyScheduler
-    rewards: RewardNormalizer
+    rewards: RewardNormalizer | ReturnScale
     returns: list[float] = field(default_factory=list)
     steps: int = 0
     constant_entropy: float | None = None
@@ -98,12 +99,12 @@ class TrainingProgress:
         learning, checkpoints = self.learning, self.checkpoints
         manager, optimiser = checkpoints.manager, learning.learner.optimiser
         if checkpoints.last_saved is None:
-            self._keep(BEFORE_LEARNING)
+            self._keep(None)
         self.training_step += 1
         if rollout is None:
             share = manager.share
             if not checkpoints.suspicious:  # nothing was learned from what is not finite
-                self._keep(BEFORE_LEARNING)
+                self._keep(None)
             reason = "a reward or an observation is not a finite number"
             self._roll_back(settings, reason, seed)
             manager.share = share
@@ -115,9 +116,9 @@ class TrainingProgress:
         learning.entropy.step(int(figures["policy_steps"]))
         metrics = metrics_of(figures, rollout, learning)
         _, reason = checkpoints.should_rollback(metrics)
-        limit = LARGEST_STEP * checkpoints.config.kl_threshold
-        if not reason and metrics.kl is not None and metrics.kl > limit:  # so far that no second check is needed
-            reason = f"one update moved the policy {metrics.kl:.3g} nats per free dimension, the limit is {limit:.3g}"
+        limit, moved = LARGEST_STEP * checkpoints.config.rollback_on_kl_threshold, metrics.kl_divergence or 0.0
+        if not reason and moved > limit:  # so far that no second check is needed
+            reason = f"one update moved the policy {moved:.3g} nats per free dimension, the limit is {limit:.3g}"
         if reason:
             self._roll_back(settings, reason, seed)
         else:
@@ -127,8 +128,12 @@ class TrainingProgress:
                 set_learning_rate(optimiser, settings.learning_rate * manager.share)
         return figures, reason
 
-    def _keep(self, metrics: CheckpointMetrics) -> None:
-        self.checkpoints.save_state(self.learning.steps, *capture(self.learning), metrics)
+    def _keep(self, metrics: CheckpointMetrics | None) -> None:
+        """Keep a checkpoint, which a check of its figures has found healthy, or from which nothing was learned."""
+        steps = self.learning.steps
+        known = metrics or CheckpointMetrics(steps, NO_TIME, None, None, None, None, None)
+        self.checkpoints.save_state(steps, *capture(self.learning), known)
+        self.checkpoints.confirm()
 
     def _roll_back(self, settings: OnPolicySettings, reason: str, seed: int) -> None:
         """Restore the last healthy state, with lower learning rates and other random numbers."""
@@ -138,7 +143,7 @@ class TrainingProgress:
                 f"{reason}, and {manager.phase_rollbacks} rollbacks have not helped; "
                 "lower the learning rate, or look for rewards that are not finite in the environment"
             )
-        step, tensors, state = self.checkpoints.rollback_state()
+        step, tensors, state = self.checkpoints.rollback_state(reason, older=manager.retries > 0)
         restore(self.learning, tensors, state)
         manager.last_alarm = step
         learner.generator.manual_seed(task_seed(seed, manager.rollback_count))
@@ -161,13 +166,14 @@ def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> Checkp
     size = 1.0 if normalised else max(_mean_square(rollout.advantages) ** 0.5, SMALLEST_SQUARE)
     free_dimensions = actions.shape[1] if actions.ndim > 1 else max(learning.agent.actions - 1, 1)
     return CheckpointMetrics(
-        loss=figures.get("value_loss", 0.0) / max(_mean_square(rollout.returns), SMALLEST_SQUARE),
-        reward=learning.mean_return if learning.mean_return is not None else float(rollout.returns.mean()),
-        kl=figures["kl"] / free_dimensions,
-        entropy=figures["entropy"],
-        value_loss=figures.get("value_loss"),
+        step=learning.steps,
+        timestamp=NO_TIME,
         policy_loss=figures["policy_loss"] / size,
+        value_loss=figures.get("value_loss", 0.0) / max(_mean_square(rollout.returns), SMALLEST_SQUARE),
+        kl_divergence=figures["kl"] / free_dimensions,
+        mean_reward=learning.mean_return if learning.mean_return is not None else float(rollout.returns.mean()),
         explained_variance=figures["explained_variance"],
+        entropy=figures["entropy"],
     )
 
 

@@ -69,6 +69,16 @@ class Trajectories(NamedTuple):
             running[over] = 0.0
         return returns
 
+    def discounted_returns(self, running: Rewards, gamma: float) -> Rewards:
+        """Rewards of the running episodes so far, each discounted by its age; ``running`` (n,) is changed in place."""
+        returns = np.zeros_like(self.rewards)
+        for step, over in enumerate(self.ended.bool().numpy()):
+            running *= gamma
+            running += self.rewards[step]
+            returns[step] = running
+            running[over] = 0.0
+        return returns
+
 
 @torch.no_grad()
 def take_steps(environments: Environments, agent: ActorCritic, steps: int, generator: Generator) -> Trajectories:

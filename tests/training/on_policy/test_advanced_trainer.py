@@ -40,11 +40,19 @@ def parameters(trainer: AdvancedPPOTrainer) -> torch.Tensor:
 
 
 @pytest.mark.learning
-def test_cartpole_is_learned() -> None:
-    trainer = train_advanced_ppo(carts(8), 30, 512, seed=1, lr=1e-3)
-    returns = trainer.progress.learning.returns
-    assert np.mean(returns[-20:]) > 150.0
-    assert np.mean(returns[-20:]) > 4 * np.mean(returns[:5]) or np.mean(returns[-20:]) > 300.0
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("rewards", [None, RewardNormalizerConfig()], ids=["as they are", "normalised"])
+def test_cartpole_is_solved_in_20_000_steps(rewards: RewardNormalizerConfig | None, seed: int) -> None:
+    """The greedy policy reaches 475 of 500 in episodes that were not trained on; a random one reaches about 22."""
+    trainer = train_advanced_ppo(gym.make("CartPole-v1"), 10, 2000, reward_config=rewards, seed=seed)
+    env = carts(20)
+    observations, _ = env.reset(seed=10_000)
+    returns, over = np.zeros(20), np.zeros(20, np.bool_)
+    while not over.all():
+        observations, earned, terminated, truncated, _ = env.step(trainer.act(observations))
+        returns += earned * ~over
+        over |= terminated | truncated
+    assert returns.mean() >= 475.0
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "ppo-kl", "trpo", "a2c", "reinforce"])
@@ -70,7 +78,8 @@ def test_returns_are_those_of_whole_episodes() -> None:
 
 def test_the_entropy_coefficient_follows_its_schedule_and_rewards_their_settings() -> None:
     schedule = EntropyScheduleConfig(initial_entropy=0.02, final_entropy=0.01, decay_steps=80)
-    trainer = AdvancedPPOTrainer(3, 2, 1e-3, schedule, RewardNormalizerConfig(window_size=500))
+    windowed = RewardNormalizerConfig(window_size=500, shift=False, form="windowed")
+    trainer = AdvancedPPOTrainer(3, 2, 1e-3, schedule, windowed)
     trainer.collect_rollout(follow(), n_steps=256)
     found = trainer.train_step(n_epochs=10, batch_size=64)
     assert found["current_entropy_coef"] == pytest.approx(0.015)
