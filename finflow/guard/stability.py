@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from finflow.arrays import BoolArray, FloatArray
+from finflow.arrays import FloatArray
 from finflow.config import Config, StabilityConfig
 from finflow.guard.checkpoint_folder import capture, restore
 from finflow.guard.rollback import RollbackManager
@@ -32,7 +32,8 @@ ACTOR_LOSS_LIMIT = 50.0
 SHARPE_LIMIT = -0.5  # of validations, a year
 WINDOW = 100  # updates that a signal is compared with
 WATCHED = ("q", "critic_loss", "actor_loss", "critic_gradient", "policy_gradient")
-REWARDS = 500  # single rewards that outliers are compared with
+REWARDS, LEAST_REWARDS = 500, 30  # single rewards that outliers are compared with, and from how many on
+REWARD_OUTLIER = 100.0  # magnitude of a scaled reward that is an outlier before that
 HEALTHY_SHARE = 10.0  # a collapse is sudden where the last healthy policy was this many times over the limit
 GRADIENT_RISE = 30.0  # times the usual norm: gradients are clipped, so a smaller rise is harmless
 TURNOVER_RISE = 5.0  # times that of the last healthy policy
@@ -84,7 +85,7 @@ class StabilityMonitor:
         self.phase = ""
         self.update = self.quiet_until = self.skipped = 0
         self.windows = {name: RobustWindow(WINDOW, self.config.warmup) for name in WATCHED}
-        self.windows["rewards"] = RobustWindow(REWARDS, REWARDS // 2, renew=REWARDS // 5)
+        self.windows["rewards"] = RobustWindow(REWARDS, LEAST_REWARDS, renew=REWARDS // 5)
         self.hits: dict[str, int] = {}
         self.levels: dict[str, str] = {}
         self.sharpes: list[float] = []
@@ -166,22 +167,19 @@ class StabilityMonitor:
             events += self._judge("policy_entropy", policy < limit, False, policy, limit)
         return events
 
-    def check_rewards(self, rewards: Tensor | ArrayLike) -> BoolArray:
-        """Return True for rewards that are outliers among recent ones or not finite, and add all to the recent ones."""
-        numbers = _array(rewards)
-        window = self.windows["rewards"]
-        far = self.config.reward_outlier * window.deviation
-        outliers = ~np.isfinite(numbers) | (np.abs(numbers - window.centre) > far if window.ready else False)
+    def check_rewards(self, rewards: Tensor | ArrayLike, refused: int = 0) -> list[Event]:
+        """Check scaled rewards of decisions for outliers among recent ones, and add them to the recent ones.
+
+        ``refused``: transitions that are not learned from, since their rewards are impossibly large.
+        """
+        numbers, window = _array(rewards), self.windows["rewards"]
+        far = self.config.reward_outlier * window.deviation if window.ready else REWARD_OUTLIER
+        outliers = int((~(np.abs(numbers - window.centre) <= far)).sum())
         for value in numbers[np.isfinite(numbers)]:
             window.add(float(value))
-        return np.asarray(outliers, dtype=np.bool_)
-
-    def report_rewards(self, outliers: BoolArray, refused: BoolArray) -> list[Event]:
-        """Events for outliers among the rewards of the agent's own decisions."""
-        count = int(refused.sum())
-        if count:
-            return [self._event(WARNING, "rewards", f"{count} transitions were not stored: impossibly large rewards")]
-        return self._judge("rewards", bool(outliers.any()), False, float(outliers.sum()), None)
+        if refused:
+            return [self._event(WARNING, "rewards", f"{refused} transitions were not stored: impossibly large rewards")]
+        return self._judge("rewards", outliers > 0, False, float(outliers), None)
 
     def check_policy(self, figures: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
         """Check figures of ``signals.policy_figures`` on fixed states: now, and at the last healthy snapshot."""

@@ -118,11 +118,35 @@ def test_the_limit_on_q_grows_with_the_horizon() -> None:
 def test_outliers_among_rewards_are_found_without_being_spoiled_by_them() -> None:
     monitor, rng = StabilityMonitor(), np.random.default_rng(1)
     for _ in range(50):
-        assert not monitor.check_rewards(rng.standard_t(3, size=16)).any()
-    assert monitor.check_rewards([0.1, 1e30, math.nan, -500.0, 8.0]).tolist() == [False, True, True, True, False]
-    assert monitor.check_rewards([900.0]).all()
-    outliers = np.array([True, False])  # they may be the market's own: never an alarm, however long they last
-    assert levels(*(monitor.report_rewards(outliers, np.array([False, False])) for _ in range(20))) == [WARNING]
+        assert monitor.check_rewards(rng.standard_t(3, size=16)) == []
+    (event,) = monitor.check_rewards([0.1, 1e30, math.nan, -500.0, 8.0])
+    assert (event.level, event.value) == (WARNING, 3.0)
+    # they may be the market's own: never an alarm, however long they last, and said again after they were over
+    assert levels(*(monitor.check_rewards([900.0, 0.1]) for _ in range(20))) == []
+    assert levels(*(monitor.check_rewards(one) for one in ([0.1], [900.0], [0.1], [-900.0]))) == [WARNING, WARNING]
+
+
+@pytest.mark.parametrize(("seen", "outlier", "within"), [(0, 150.0, 90.0), (30, 50.0, 5.0)])
+def test_the_first_outlier_among_rewards_is_told(seen: int, outlier: float, within: float) -> None:
+    """By an absolute limit before thirty rewards are there, and by what is usual from then on."""
+    for value, expected in ((outlier, [WARNING]), (-outlier, [WARNING]), (within, [])):
+        monitor = StabilityMonitor()
+        assert monitor.check_rewards(np.random.default_rng(1).normal(size=seen)) == []
+        assert levels(monitor.check_rewards([value])) == expected
+
+
+def test_the_promised_bands_are_those_of_the_monitor() -> None:
+    """The table of signals: nothing is said within the healthy band, and a warning at the value of its last column."""
+    for check, healthy, warned in (
+        (lambda monitor, value: monitor.check_q_values([value]), (-10.0, 10.0, 99.0), (100.1, -100.1)),
+        (lambda monitor, value: monitor.check_entropy(concentration=value), (0.1, 1.0), (0.0099,)),
+        (lambda monitor, value: monitor.check_entropy(policy=value), (0.1, 1.0), (0.0099,)),
+        (lambda monitor, value: monitor.observe(1, {"actor_loss": value}), (0.0, 10.0), (50.1,)),
+        (lambda monitor, value: monitor.observe(1, {"q_loss": value}), (0.0, 5.0), (20.1,)),
+        (lambda monitor, value: monitor.check_sharpe(value), (0.0, 2.0), (-0.51,)),
+    ):
+        assert [check(StabilityMonitor(), value) for value in healthy] == [[]] * len(healthy)
+        assert [levels(check(StabilityMonitor(), value)) for value in warned] == [[WARNING]] * len(warned)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, [WARNING]), (1.01, [WARNING, ALARM])])

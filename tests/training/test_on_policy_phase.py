@@ -40,7 +40,18 @@ SMALL: dict[str, Any] = {
     "online__epochs": 2,
 }
 ROLLOUTS = 8
-LOGGED = {"kl", "approximate_kl", "clip_fraction", "entropy", "explained_variance", "value_loss", "beta", "reward"}
+LOGGED = {
+    "sharpe",
+    "cvar",
+    "kl",
+    "approximate_kl",
+    "clip_fraction",
+    "entropy",
+    "explained_variance",
+    "value_loss",
+    "beta",
+    "reward",
+}
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "ppo-kl", "trpo", "a2c", "reinforce"])

@@ -44,6 +44,7 @@ class _Counters(_Checked):
     vector_step: Count
     best_score: float | None
     best_update: Count | None
+    running: dict[str, float]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

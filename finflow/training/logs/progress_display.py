@@ -92,6 +92,11 @@ class ProgressDisplay:
             self._last_draw = now
             self._bar.update(task.id, shown=_words(task), refresh=True)
 
+    @property
+    def total(self) -> int:
+        """Steps of the phase; 0 between phases."""
+        return 0 if self._task is None else int(self._task.total or 0)
+
     def share(self, done: int) -> float:
         """Share of the phase that is over when so many of its steps are done."""
         return done / self._task.total if self._task is not None and self._task.total else 1.0

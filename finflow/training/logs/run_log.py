@@ -30,7 +30,7 @@ Value = float | int | str | bool | None
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
 CONSOLE = "console.log"
-PROFILED = (20, 25)  # updates of a phase, after the caches are warm
+PROFILED, SPAN = 20, 5  # first update of a trace, after the caches are warm, and updates in it
 
 
 class RunLog:
@@ -152,20 +152,22 @@ class UpdateProfiler:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._running: profile | None = None
+        self._until = 0
 
-    def after_update(self, phase: str, count: int) -> None:
-        """Start or stop the profiler, ``count`` updates into a phase.
+    def after_update(self, phase: str, count: int, total: int) -> None:
+        """Start or stop the profiler, ``count`` updates into a phase of ``total``; earlier in a short one.
 
         Raises OutputError if the trace cannot be written.
         """
-        if count == PROFILED[0]:
+        path = self.folder / f"trace_{phase}.json"
+        if self._running is None and max(min(PROFILED, total - SPAN), 1) <= count < total and not path.exists():
+            self._until = count + SPAN
             activities = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & set(supported_activities())  # type: ignore[no-untyped-call]
             all_threads = _ExperimentalConfig(profile_all_threads=True)
             self._running = profile(activities=activities, experimental_config=all_threads)
             self._running.start()
-        elif count == PROFILED[1] and self._running is not None:
+        elif self._running is not None and count >= min(self._until, total):
             self._running.stop()
-            path = self.folder / f"trace_{phase}.json"
             try:
                 self._running.export_chrome_trace(str(path))
             except (OSError, RuntimeError) as error:

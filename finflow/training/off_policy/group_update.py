@@ -311,9 +311,10 @@ def step_portfolios(market: RolloutMarket, learners: Sequence[Learner], config: 
         action = sampled[:, 0].cpu().numpy()
         step = market.process.step(state, action.astype(np.float64))
         after = market.process.observed_portfolio(step.state)
-        steps.append((alive, state.bar, before, action, step.reward, after, step.terminated))
+        steps.append((alive, state.bar, before, action, step.reward, after, step.terminated, step.simple_return))
         alive, state, before = alive & ~step.terminated, step.state, after
-    names, found = ("alive", "bar", "portfolio", "action", "reward", "next_portfolio", "terminated"), []
+    names = ("alive", "bar", "portfolio", "action", "reward", "next_portfolio", "terminated", "simple_return")
+    found = []
     stacked = {name: np.stack(parts) for name, parts in zip(names, zip(*steps, strict=True), strict=True)}
     for place, one in enumerate(learners):
         own = slice(place * count, (place + 1) * count)

@@ -23,7 +23,7 @@ from finflow.agent.networks.distributions import LogisticNormal, log_portfolio
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.on_policy.on_policy_settings import ActorCritic, Observations, OnPolicySettings, Rollout
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
-from finflow.arrays import IntArray
+from finflow.arrays import FloatArray, IntArray
 from finflow.config import Config, PreferenceConfig
 from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.reward_queue import RewardQueue
@@ -93,12 +93,16 @@ class EndedEpisode(NamedTuple):
 
 
 class MarketEnvironments:
-    """Portfolios of the online phase that step together, saved in mid-episode; ``episodes`` that ended are not."""
+    """Portfolios of the online phase that step together, saved in mid-episode.
+
+    ``episodes`` that ended, and the ``earned`` net returns with their bars, both since they were last taken, are not.
+    """
 
     def __init__(self, env: PortfolioVectorEnv, device: torch.device) -> None:
         self.env = env
         self.device = device
         self.episodes: list[EndedEpisode] = []
+        self.earned: list[tuple[FloatArray, IntArray]] = []
 
     @property
     def observed(self) -> Observations:
@@ -107,7 +111,7 @@ class MarketEnvironments:
 
     def step(self, actions: Tensor) -> Outcome:
         """Take log ratios of portfolios, (n, K - 1)."""
-        env, bar = self.env, self.env.state.bar
+        env, bar, before = self.env, self.env.state.bar, self.env.state.wealth
         _, rewards, terminated, truncated, info = env.step(log_portfolio(actions).exp().cpu().numpy())
         following = self._observations(info.get("final_state", env.state), bar + 1)
         ended, capital = terminated | truncated, env.process.env.initial_capital
@@ -115,6 +119,7 @@ class MarketEnvironments:
             EndedEpisode(float(info["wealth"][place]) / capital - 1.0, float(info["sharpe"][place]))
             for place in np.flatnonzero(ended)
         ]
+        self.earned.append((info["wealth"] / before - 1.0, bar + 1))
         return Outcome(rewards, following, terminated, ended, np.ones_like(ended))
 
     def _observations(self, state: PortfolioState, bars: IntArray) -> Observations:

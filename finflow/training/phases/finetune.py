@@ -141,7 +141,7 @@ class _OnlinePhase:
                     continue
             latest = self._update()
             metrics = latest or metrics
-            facts = {"episode": self._episodes(counters.phase_update + 1)}
+            facts = {"episode": self._episodes(counters.phase_update + 1), **counters.running}
             if not run.count_update(latest, facts):
                 if counters.phase_update in self.looks:
                     self.learners.fetch()
@@ -271,10 +271,12 @@ class _OnlinePhase:
             flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
             calibration = exact_bounds(self.market, learner.agent.behaviour_value, rows, gamma).reshape(-1)
             kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
+            returns = flat.pop("simple_return")
             kept &= (guard.within_limit if learner.number else guard.learnable)(flat["reward"])
             chosen = {name: part[kept] for name, part in flat.items()}
             learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
             if learner.number == 0:
+                self.run.state.counters.running = self.run.running_figures(returns[kept], flat["bar"][kept] + 1)
                 self.market.units.remember(chosen["reward"], chosen["bar"])
 
 

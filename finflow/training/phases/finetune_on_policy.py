@@ -12,6 +12,7 @@ from dataclasses import replace
 from statistics import fmean
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 
 from finflow.agent.gradient_steps import cosine
@@ -83,6 +84,7 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
             run.guard.settle()
         rollout, earnings = _collect(run, on_policy, bcell, collector)
         episodes, on_policy.played.episodes = on_policy.played.episodes, []
+        (returns, bars), on_policy.played.earned = map(np.stack, zip(*on_policy.played.earned, strict=True)), []
         counters.vector_step += len(earnings.rewards)
         figures = learn_from(on_policy, rollout, config, state, done)
         bcell.update_average((done + 1) / rollouts)
@@ -90,7 +92,8 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
         episode = (done + 1) * config.online.rollout / config.env.episode_length
         metrics = {name: torch.tensor(value, dtype=torch.float64) for name, value in figures.items()}
         metrics["largest_value"] = rollout.values.abs().max().double()
-        rolled_back = run.count_update(metrics, _facts(earnings, episodes, state, episode), steps)
+        facts = _facts(earnings, episodes, state, episode) | run.running_figures(returns, bars)
+        rolled_back = run.count_update(metrics, facts, steps)
         if not rolled_back:
             for one in episodes:
                 on_policy.episodes += 1

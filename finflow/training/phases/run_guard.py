@@ -188,9 +188,8 @@ class RunGuard:
         kept = self.within_limit(rewards)
         if self.enabled:
             scaled = rewards / self._reward_scale
-            outliers = self.memory.monitor.check_rewards(scaled)
             self.memory.note("reward", float(scaled[kept].mean()) if kept.any() else 0.0)
-            self._report(self.memory.monitor.report_rewards(outliers, ~kept))
+            self._report(self.memory.monitor.check_rewards(scaled, refused=int((~kept).sum())))
         return kept
 
     def within_limit(self, rewards: FloatArray) -> BoolArray:

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.arrays import FloatArray, IntArray
 from finflow.config import Config, OutputConfig, config_hash, dump_run
 from finflow.errors import FinflowError, TrainingError
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.statistics.metrics import cvar, sharpe
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter, capture
 from finflow.guard.signals import ALARM, WARNING, Event, advice_on, crossed, stop_report
@@ -123,12 +125,21 @@ class TrainingRun:
             self.log.record(counters.phase, counters.update, {**row, **(facts or {})})
         self.progress.advance(steps)
         if self.config.train.profile:
-            self.profiler.after_update(counters.phase, counters.phase_update)
+            self.profiler.after_update(counters.phase, counters.phase_update, self.progress.total)
         done = counters.phase_update
         rolled_back = self.guard.after_update(metrics, steps)
         if rolled_back:
             self.progress.advance(counters.phase_update - done)
         return rolled_back
+
+    def running_figures(self, returns: FloatArray, bars: IntArray) -> dict[str, float]:
+        """Sharpe ratio a year and CVaR of net returns of the training's own portfolios, earned at bars, if finite."""
+        process, earned = self.training_data.learning, returns.ravel()
+        if not earned.size:
+            return {}
+        ratio = sharpe(earned, process.growth[bars.ravel(), -1] - 1.0, process.panel.bars_per_year)
+        found = {"sharpe": float(ratio), "cvar": float(cvar(earned, self.config.objectives.cvar_alpha))}
+        return {name: value for name, value in found.items() if math.isfinite(value)}
 
     def check_reference(self, divergence: float, decisions: int) -> None:
         """Take the mean KL to the reference, in nats per free dimension, over decisions; may end the phase early."""
@@ -201,7 +212,9 @@ class TrainingRun:
         """Write the state and a report on the alarms that ended the training, and raise TrainingError."""
         self.checkpoint()
         advice, report = advice_on(alarms), self.folder / GUARD_REPORT
-        write_atomically(report, stop_report(reason, advice, self.state.watch.manager.get_statistics()))
+        manager = self.state.watch.manager
+        figures = {**manager.get_statistics(), "learning_rate_share": manager.share}
+        write_atomically(report, stop_report(reason, advice, figures))
         raise TrainingError(f"{reason}; {', or '.join(advice)}; {report} says more")
 
 

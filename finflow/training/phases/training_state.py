@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +57,7 @@ class Counters:
     vector_step: int = 0
     best_score: float | None = None
     best_update: int | None = None
+    running: dict[str, float] = field(default_factory=dict)  # figures of the portfolios in the newest vector step
 
 
 @dataclass
