@@ -12,7 +12,7 @@ from finflow.arrays import BoolArray, DateArray, FloatArray, IntArray
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, Step, rows_of
-from finflow.errors import MarketError
+from finflow.errors import MarketError, refuse
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
@@ -137,8 +137,7 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
         If the window is too short to decide in, or a strategy names something that is not a portfolio.
     """
     bars = process.decision_bars(window)
-    if len(bars) < 2:
-        raise MarketError(f"the window has {len(bars)} bars to decide at; a backtest needs two or more")
+    refuse(len(bars) < 2, f"the window has {len(bars)} bars to decide at; a backtest needs two or more", MarketError)
     state = process.start(np.full(len(strategies), bars.start, dtype=np.int64))
     history, decisions = History(process.panel.close), np.full(len(strategies), len(bars))
 
@@ -181,10 +180,9 @@ def index_backtest(process: DecisionProcess, window: range) -> Backtest | None:
     growth = panel.benchmark[ends] / panel.benchmark[bars.start : bars.stop]
     invested = np.array([[1.0, 0.0]])
     costs, capital = without_market(process.costs), np.array([process.env.initial_capital])
-    purchase = settle(np.array([[0.0, 1.0]]), invested, costs, capital)
     first = np.zeros(len(bars))
     first[0] = 1.0
-    cost = float(purchase.cost[0])
+    cost = float(settle(np.array([[0.0, 1.0]]), invested, costs, capital).cost[0])
     return Backtest(
         name=panel.benchmark_name or "index",
         dates=panel.dates[ends],

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from finflow.arrays import BoolArray, DateArray, FloatArray, IntArray
 from finflow.config import MarketConfig
-from finflow.errors import MarketError
+from finflow.errors import MarketError, refuse
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.panel_checks import PriceTable, check_dates, check_names, checked_benchmark, checked_cash
 
@@ -125,8 +125,7 @@ class MarketPanel:
     def until(self, end: int | str | dt.date | np.datetime64) -> MarketPanel:
         """Cut the panel to a number of bars, or after a date."""
         stop = int(end) if isinstance(end, (int, np.integer)) else self.bars_until(end)
-        if not 0 < stop <= self.n_bars:
-            raise MarketError(f"cannot cut a panel of {self.n_bars} bars at {end}")
+        refuse(not 0 < stop <= self.n_bars, f"cannot cut a panel of {self.n_bars} bars at {end}", MarketError)
         return _rows(self, slice(0, stop))
 
     def between(self, start: int, stop: int) -> MarketPanel:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from finflow.arrays import BoolArray, DateArray, FloatArray
 from finflow.config.section_types import first_repeated
-from finflow.errors import MarketError
+from finflow.errors import MarketError, refuse
 
 _EARLIEST, _LATEST = np.datetime64("1700-01-01"), np.datetime64("2200-12-31")
 
@@ -22,14 +22,12 @@ def check_names(assets: tuple[str, ...]) -> None:
         raise MarketError(f"a portfolio needs at least two assets, the data has {found}")
     if (repeated := first_repeated(assets)) is not None:
         raise MarketError(f"asset {repeated!r} appears more than once")
-    if any(not name.strip() for name in assets):
-        raise MarketError("an asset has an empty name")
+    refuse(any(not name.strip() for name in assets), "an asset has an empty name", MarketError)
 
 
 def check_dates(dates: DateArray) -> None:
     """Refuse dates that are too few, missing, out of any calendar or not in ascending order."""
-    if dates.ndim != 1:
-        raise MarketError(f"dates must be one column, not an array of shape {dates.shape}")
+    refuse(dates.ndim != 1, f"dates must be one column, not an array of shape {dates.shape}", MarketError)
     refuse_rows(np.isnat(dates), lambda row: f"the date of row {row + 1} is missing")
     if len(dates) < 2:
         found = f"only one row, {dates[0]}" if len(dates) else "no rows"
@@ -59,8 +57,7 @@ def refuse_rows(wrong: BoolArray, words: Callable[[int], str]) -> None:
 
 
 def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    if array.shape != shape:
-        raise MarketError(f"{name} has shape {array.shape}, expected {shape} (dates by assets)")
+    refuse(array.shape != shape, f"{name} has shape {array.shape}, expected {shape} (dates by assets)", MarketError)
 
 
 class PriceTable(NamedTuple):

@@ -49,9 +49,8 @@ def hold_over_gaps(fields: Mapping[str, FloatArray], max_gap: int) -> tuple[dict
         Bars that were filled.
     """
     close = fields["close"]
-    halted = np.zeros(close.shape, dtype=np.bool_)
     if max_gap <= 0:
-        return dict(fields), halted
+        return dict(fields), np.zeros(close.shape, dtype=np.bool_)
     priced = ~np.isnan(close)
     rows = np.arange(len(close))[:, None]
     last = np.maximum.accumulate(np.where(priced, rows, -1), axis=0)

@@ -51,8 +51,7 @@ def describe_halts(panel: MarketPanel, since: int = 0) -> str:
 
 def split_of(move: float, tolerance: float) -> float | None:
     """Split that explains a log return up to a tolerance: new shares for each old one; None where none does."""
-    known = _SPLITS if move < 0.0 else _REVERSE
-    nearest = min(known, key=lambda number: abs(abs(move) - np.log(number)))
+    nearest = min(_SPLITS if move < 0.0 else _REVERSE, key=lambda number: abs(abs(move) - np.log(number)))
     if abs(abs(move) - np.log(nearest)) > tolerance:
         return None
     return nearest if move < 0.0 else 1.0 / nearest
@@ -60,9 +59,7 @@ def split_of(move: float, tolerance: float) -> float | None:
 
 def in_words(split: float) -> str:
     """Return a split as it is announced: 2 for 1, 3 for 2, 1 for 10."""
-    if split < 1.0:
-        return f"1 for {1.0 / split:g}"
-    return "3 for 2" if split == 1.5 else f"{split:g} for 1"
+    return f"1 for {1.0 / split:g}" if split < 1.0 else "3 for 2" if split == 1.5 else f"{split:g} for 1"
 
 
 def describe_splits(panel: MarketPanel) -> str:

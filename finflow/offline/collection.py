@@ -72,8 +72,7 @@ class Behaviour:
         listed = None if self.complete else self.process.known_listed(state.bar)
         aim = smooth(self._aims(state, listed), AIM_SMOOTHING, listed)
         wanted = weights + self.trade_rate[:, None] * (aim - weights)
-        noise = self.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
-        wanted = wanted * np.exp(noise)
+        wanted = wanted * np.exp(self.noise_scale[:, None] * self.rng.standard_normal(wanted.shape))
         wanted /= wanted.sum(axis=1, keepdims=True)
         due = (step + self.phase) % self.interval == 0
         targets = np.where(due[:, None], wanted, weights)
@@ -108,11 +107,8 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
                     "transitions": len(parts[-1]["bar"]),
                 }
             )
-    elif config.offline.decisions:
-        raise ConfigError(
-            "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
-            "day know its prices; leave offline.decisions out"
-        )
+    else:
+        refuse_own_decisions(config)
     rows = join_recordings(parts)
     columns: dict[str, Any] = {name: rows[name].astype(kind) for name, kind in COLUMNS.items()}
     reward_scale = float(rows["reward"].std())
@@ -130,6 +126,16 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
     return OfflineDataset(**columns, meta=meta)
 
 
+def refuse_own_decisions(config: Config) -> None:
+    """Refuse to learn from a user's own decisions; a ConfigError."""
+    refuse(
+        config.offline.decisions,
+        "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
+        "day know its prices; leave offline.decisions out",
+        ConfigError,
+    )
+
+
 def simulate_behaviour(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> Rows:
     """Simulate the families and the coverage mixture, and record their decisions and outcomes.
 
@@ -137,12 +143,11 @@ def simulate_behaviour(config: Config, process: DecisionProcess, window: range |
     """
     size, length = config.train.offline_episodes, config.env.episode_length
     seeds = np.random.SeedSequence([config.train.seed, 0]).spawn(2)
-    rng = np.random.default_rng(seeds[0])
     with queued_rewards(process, config.objectives.workers, config.train.threads) as (rewarded, queue):
         env = PortfolioVectorEnv(rewarded, window, size, length, random_portfolios=True)
         env.reset(seed=int(seeds[1].generate_state(1)[0]))
         recorder = Recorder(process)
-        _record(env, Behaviour(process, size, rng), recorder, length)
+        _record(env, Behaviour(process, size, np.random.default_rng(seeds[0])), recorder, length)
         if queue is not None:
             recorder.replace("reward", queue.collect())
     return recorder.rows()

@@ -196,8 +196,6 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
     return dataset
 
 
-Weights = FloatArray
-
 QUANTILES = {"5%": 0.05, "median": 0.5, "95%": 0.95}
 TRADES = ("mean_turnover", *(f"turnover_{label}" for label in QUANTILES))
 TRADED = 1e-6  # turnover under this is rounding: the portfolio was held
@@ -260,14 +258,11 @@ def data_card(rows: Rows, panel: MarketPanel, files: Sequence[Mapping[str, Any]]
         "decision_files": [dict(file) for file in files],
     }
     # six digits to each number, and None for what is not finite
-    return dict(
-        json.loads(
-            json.dumps(card), parse_float=lambda text: float(f"{float(text):.6g}"), parse_constant=lambda _: None
-        )
-    )
+    whole = json.dumps(card)
+    return dict(json.loads(whole, parse_float=lambda text: float(f"{float(text):.6g}"), parse_constant=lambda _: None))
 
 
-def regions(actions: Weights, assets: Sequence[str]) -> dict[str, Any]:
+def regions(actions: FloatArray, assets: Sequence[str]) -> dict[str, Any]:
     """Shares of decisions (n, K) in each region of the simplex, by interval.
 
     Of the largest weight of a risky asset, the effective number of assets 1 / sum w^2 (cash counts as one), the share
@@ -290,18 +285,14 @@ def regions(actions: Weights, assets: Sequence[str]) -> dict[str, Any]:
             edges = [edge for edge in edges if edge < count] + [float(count)]
         inner = np.searchsorted(edges[1:-1], values, side="right")
         held = np.bincount(inner, minlength=len(edges) - 1) / len(actions)
-        shares[name] = {
-            f"{low:g} to {high:g}": float(share) for (low, high), share in zip(pairwise(edges), held, strict=True)
-        }
-    first = np.bincount(actions.argmax(axis=1), minlength=count) / len(actions)
+        intervals = (f"{low:g} to {high:g}" for low, high in pairwise(edges))
+        shares[name] = dict(zip(intervals, held.tolist(), strict=True))
     per_asset = {
-        "largest_holding": first,
+        "largest_holding": np.bincount(actions.argmax(axis=1), minlength=count) / len(actions),
         "over_half": (actions > 0.5).mean(axis=0),
         "mean_weight": actions.mean(axis=0),
     }
-    for name, values in per_asset.items():
-        shares[name] = dict(zip(names, values.tolist(), strict=True))
-    return shares
+    return shares | {name: dict(zip(names, values.tolist(), strict=True)) for name, values in per_asset.items()}
 
 
 def card_lines(card: Mapping[str, Any]) -> list[str]:

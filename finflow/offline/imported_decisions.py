@@ -83,9 +83,8 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecision
             raise ConfigError(f"{path}, line {lines[row]}: {say(row, *column)}")
 
     width = len(places) + 1
-    refuse_row(
-        np.array([len(cells) != width for cells in rows]), lambda row: f"{len(rows[row])} cells under {width} columns"
-    )
+    uneven = np.array([len(cells) != width for cells in rows])
+    refuse_row(uneven, lambda row: f"{len(rows[row])} cells under {width} columns")
     texts = pd.Series([cells[0] for cells in rows], dtype=object)
     formed = texts.where(texts.str.fullmatch(r"\d{4}-\d{2}-\d{2}"))
     days = pd.to_datetime(formed, format="%Y-%m-%d", errors="coerce").to_numpy("datetime64[D]")
@@ -126,9 +125,8 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecision
         wrong &= totals >= 1.0
     refuse_row(wrong, lambda row: f"the weights sum to {totals[row]:g}, not to 1")
     portfolios = weights[used] / weights[used].sum(axis=1, keepdims=True)
-    return ImportedDecisions(
-        path.name, known[used].astype(np.int64), portfolios, int(late.sum()), int((known < 0).sum())
-    )
+    later, earlier = int(late.sum()), int((known < 0).sum())
+    return ImportedDecisions(path.name, known[used].astype(np.int64), portfolios, later, earlier)
 
 
 def _number(text: str) -> float:

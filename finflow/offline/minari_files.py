@@ -109,8 +109,7 @@ def import_minari(folder: Path) -> OfflineDataset:
         raise FinflowError(f"{folder} is not a complete Minari dataset ({error})") from error
     refuse(not ours, f"{folder} was not exported by finflow: it does not say the bars and the market of its decisions")
     try:
-        storage = storage_type.read(data)
-        episodes = storage.get_episodes(range(int(raw["total_episodes"])))
+        episodes = storage_type.read(data).get_episodes(range(int(raw["total_episodes"])))
         parts = [_columns(episode) for episode in episodes]
         columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         dataset = OfflineDataset(**columns, meta=json.loads(raw[META]))

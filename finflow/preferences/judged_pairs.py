@@ -58,8 +58,7 @@ def rule_judge(rules: Sequence[str], bars_per_year: int) -> Judge:
         ]
 
     def chance(first: PortfolioPath, second: PortfolioPath) -> float:
-        answers = zip(kept(first), kept(second), strict=True)
-        return next((float(one) for one, other in answers if one != other), 0.5)
+        return next((float(one) for one, other in zip(kept(first), kept(second), strict=True) if one != other), 0.5)
 
     return chance
 

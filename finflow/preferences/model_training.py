@@ -113,8 +113,7 @@ def fit_model(pairs: PairTensors, fitted: Rows, calibration: Rows, shape: Networ
 
     def step(batch: Rows) -> None:
         first, second = pairs.scores(model, batch) / model.temperature
-        targets = pairs.targets[torch.from_numpy(batch)]
-        loss = preference_loss(first - second, targets, float(model.mistakes))
+        loss = preference_loss(first - second, pairs.targets[torch.from_numpy(batch)], float(model.mistakes))
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss.mean(dim=1).sum())
         optimiser.step()
@@ -267,12 +266,11 @@ def model_figures(pairs: PairTensors, rows: Rows, lead: Tensor, mistakes: float 
     if not len(ahead):
         return ModelFigures(0)
     agreed = np.where(ahead == 0.0, 0.5, (ahead > 0.0) == (answers > 0.5))
-    known = bool(np.isfinite(chances).all())
     predicted = probability(ahead, mistakes)
     bins = np.minimum((predicted * BINS).astype(np.int64), BINS - 1)
     inside = [bins == number for number in np.unique(bins)]
     gaps = [one.sum() * abs(float(predicted[one].mean()) - float(answers[one].mean())) for one in inside]
-    attainable = float(np.maximum(chances, 1.0 - chances).mean()) if known else None
+    attainable = float(np.maximum(chances, 1.0 - chances).mean()) if np.isfinite(chances).all() else None
     return ModelFigures(len(ahead), float(agreed.mean()), attainable, float(sum(gaps) / len(ahead)))
 
 

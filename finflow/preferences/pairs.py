@@ -194,9 +194,8 @@ class RandomPortfolios:
         """A new portfolio of what is listed, or the present one, which trades nothing."""
         if information.step % self._period:
             return information.portfolio
-        listed = information.listed[None]
-        drawn: FloatArray = draw_coverage(self._generator, 1, len(information.portfolio), listed)[0][0]
-        return drawn
+        drawn, _ = draw_coverage(self._generator, 1, len(information.portfolio), information.listed[None])
+        return np.asarray(drawn[0])
 
 
 class SegmentMarket(NamedTuple):

@@ -90,8 +90,7 @@ class RewardModel(nn.Module):
 
     def forward(self, assets: Tensor, market: Tensor, decisions: ScoredDecisions) -> Tensor:
         """Calibrated scores of decisions, (members, batch): log odds a decision."""
-        scores = self.score(self.encode(assets, market), assets, market, decisions)
-        return scores / self.temperature
+        return self.score(self.encode(assets, market), assets, market, decisions) / self.temperature
 
     def outcomes(self, decisions: ScoredDecisions) -> Tensor:
         """Outcomes in units of the training pairs, (batch, 5)."""
@@ -102,8 +101,7 @@ class RewardModel(nn.Module):
 
 def states_holding(assets: Tensor, market: Tensor, held: Tensor) -> States:
     """States that hold some weights, (batch, K); the state of the built-in reward is left out."""
-    portfolio = torch.cat([held, held.new_zeros(len(held), REWARD_STATE)], dim=-1)
-    return States(assets, market, portfolio)
+    return States(assets, market, torch.cat([held, held.new_zeros(len(held), REWARD_STATE)], dim=-1))
 
 
 KIND = "finflow reward model"
@@ -179,8 +177,7 @@ class PreferenceReward:
             ConfigError,
         )
         seen = (context.weights, context.filled, context.log_return, context.turnover, context.cost)
-        scores = model.to(assets.device)(assets, market, ScoredDecisions(*(_tensor(one) for one in seen)))
-        score = scores.mean(dim=0)
+        score = model.to(assets.device)(assets, market, ScoredDecisions(*(_tensor(one) for one in seen))).mean(dim=0)
         return score.double().numpy() if isinstance(context.weights, np.ndarray) else score
 
 
@@ -244,14 +241,11 @@ class PairTensors(NamedTuple):
         found = model.outcomes(ScoredDecisions(*(column[rows] for column in self.decisions))).double()
         return found.new_zeros(2 * len(chosen), found.shape[1]).index_add(0, owner, found).view(2, len(chosen), -1)
 
+    @torch.no_grad()
     def all_scores(self, model: RewardModel, chosen: Rows) -> Tensor:
         """The same without gradients, some pairs at a time."""
-        with torch.no_grad():
-            parts = [
-                self.scores(model, chosen[start : start + PAIRS_AT_ONCE])
-                for start in range(0, len(chosen), PAIRS_AT_ONCE)
-            ]
-        return torch.cat(parts, dim=2)
+        starts = range(0, len(chosen), PAIRS_AT_ONCE)
+        return torch.cat([self.scores(model, chosen[start : start + PAIRS_AT_ONCE]) for start in starts], dim=2)
 
 
 def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
@@ -287,9 +281,7 @@ def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
     known = slice(0, len(process.asset_features) - process.lag)
     assets = np.concatenate([process.asset_features[: process.lag], process.asset_features[known]])
     features = np.concatenate([process.market_features[: process.lag], process.market_features[known]])
-    days = np.array(
-        [(min(a.dates[0], b.dates[0]), max(a.dates[-1], b.dates[-1])) for a, b in cuts], dtype="datetime64[D]"
-    )
+    days = [(min(a.dates[0], b.dates[0]), max(a.dates[-1], b.dates[-1])) for a, b in cuts]
     return PairTensors(
         torch.from_numpy(assets),
         torch.from_numpy(features.astype(np.float32)),
@@ -299,5 +291,5 @@ def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
         lengths,
         torch.tensor([pair.target for pair in pairs]),
         torch.tensor([float("nan") if pair.chance is None else pair.chance for pair in pairs]),
-        days.T,
+        np.array(days, dtype="datetime64[D]").T,
     )

@@ -92,8 +92,7 @@ def _volatility(view: PanelView, setting: Setting) -> FloatArray:
     risk = np.nan_to_num(weights * spread)
     separate, joint = (risk * risk).sum(axis=1, keepdims=True), risk.sum(axis=1, keepdims=True) ** 2
     annual = np.sqrt(((1.0 - shared) * separate + shared * joint) * view.panel.bars_per_year)
-    invested: FloatArray = np.minimum(1.0, setting.cash / np.maximum(annual, 1e-6))
-    return weights * invested
+    return np.asarray(weights * np.minimum(1.0, setting.cash / np.maximum(annual, 1e-6)))
 
 
 def _correlation(view: PanelView, setting: Setting) -> FloatArray:

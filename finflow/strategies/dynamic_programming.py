@@ -191,8 +191,7 @@ def solve_with_costs(
         change = renewed - value
         value = renewed - renewed[0, 0]
         if searching and np.ptp(change) < _TOLERANCE:
-            rule = TradingRule(beliefs, candidates, values, grid, rate)
-            return rule, float(0.5 * (change.max() + change.min()))
+            return TradingRule(beliefs, candidates, values, grid, rate), float(0.5 * (change.max() + change.min()))
     raise RuntimeError(f"value iteration has not settled after {_MOST_SWEEPS} sweeps")
 
 

@@ -38,7 +38,7 @@ class OnlineSelection:
         follows = 0 < step == self._step + 1 and len(prices) == self._bars + 1
         first = len(prices) - 1
         if not (follows and np.array_equal(prices[-2], self._last, equal_nan=True)):
-            self._weights = _even(np.isfinite(prices[-1 - step]))
+            self._weights = equal_weights(np.isfinite(prices[-1 - step]))[:-1]
             first = len(prices) - step
         for bar in range(first, len(prices)):
             known = prices[: bar + 1]
@@ -55,7 +55,7 @@ class OnlineSelection:
         here = np.isfinite(prices[-1])
         known = here & np.isfinite(prices[-2])
         weights = self._enter(np.where(here, self._weights, 0.0), here & ~np.isfinite(prices[-2]))
-        weights = weights / weights.sum() if weights.sum() > 0.0 else _even(here)
+        weights = weights / weights.sum() if weights.sum() > 0.0 else equal_weights(here)[:-1]
         if np.count_nonzero(known) < 2:
             return weights
         moved, share = weights.copy(), float(weights[known].sum())
@@ -130,8 +130,7 @@ class PassiveAggressiveMeanReversion(OnlineSelection):
 
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
         relatives = prices[-1] / prices[-2]
-        loss = max(0.0, float(weights @ relatives) - self.threshold)
-        return _move(weights, relatives, -loss)
+        return _move(weights, relatives, -max(0.0, float(weights @ relatives) - self.threshold))
 
 
 class MeanReversion(OnlineSelection):
@@ -170,8 +169,3 @@ def _move(weights: FloatArray, relatives: FloatArray, by: float) -> FloatArray:
     if squared < 1e-16 or by == 0.0:  # all assets fared alike: there is nothing to choose between
         return weights
     return np.asarray(project_to_simplex(weights + by / squared * deviation))
-
-
-def _even(which: BoolArray) -> FloatArray:
-    """The same weight in each of these assets; zeros where there are none."""
-    return which / max(int(np.count_nonzero(which)), 1)

@@ -46,8 +46,7 @@ class TargetRule:
 
     def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray:
         """The best portfolio (batch, K) in each belief (batch,), whatever is held."""
-        columns = [np.interp(beliefs, self.beliefs, column) for column in self.portfolios.T]
-        return np.stack(columns, axis=1)
+        return np.stack([np.interp(beliefs, self.beliefs, column) for column in self.portfolios.T], axis=1)
 
 
 class OptimalPolicy:
@@ -125,13 +124,12 @@ def optimum(process: PriceProcess, cost_rate: float, cash: float = 0.0) -> Optim
 
     ``cash`` is the log return of cash over a bar.
     """
-    beliefs = process.beliefs
     portfolios, growth = _without_costs(process, cash)
     one_asset = bool((portfolios.max(axis=1) == 1.0).all() and (portfolios == portfolios[0]).all())
     if cost_rate == 0.0 or one_asset:
         utility = float(_long_run(process) @ growth)
         how = "exact without trading: one asset at all times" if one_asset else "exact without costs, by quadrature"
-        return Optimum(OptimalPolicy(process, TargetRule(beliefs, portfolios)), utility, how)
+        return Optimum(OptimalPolicy(process, TargetRule(process.beliefs, portfolios)), utility, how)
     with_cash = bool((portfolios[:, -1] > 0.0).any())
     equal = np.append(np.full(process.n_assets, 1.0 / process.n_assets), 0.0)
     extra: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)

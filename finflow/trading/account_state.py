@@ -209,8 +209,7 @@ def account_at(
             "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE",
         )
         cash, source = stated.cash, "holdings"
-    reward_state = path.reward_state(market.process.objective)
-    return AccountState(shares, cash, reward_state, path.follow_up(shares, cash, source))
+    return AccountState(shares, cash, path.reward_state(market.process.objective), path.follow_up(shares, cash, source))
 
 
 def _shares(panel: MarketPanel, stated: Mapping[str, float]) -> FloatArray:
@@ -262,9 +261,8 @@ class _Path:
         self.shares = np.maximum(self.start + self._by_asset(traded) / self.factor, 0.0)
         at_fill = self.fill_bar - self.bar
         self.interest = np.concatenate([[1.0], np.cumprod(1.0 + panel.cash_returns[self.bar + 1 :])])
-        left = float(account["cash"]) * self.interest[at_fill] - sum(
-            fill.shares * fill.price + fill.cost for fill in done
-        )
+        paid = sum(fill.shares * fill.price + fill.cost for fill in done)
+        left = float(account["cash"]) * self.interest[at_fill] - paid
         # at each bar since the decision, as if the fills had been paid by then
         self.cash: FloatArray = left * self.interest / self.interest[at_fill] + self._dividends(at_fill)
 
@@ -286,8 +284,7 @@ class _Path:
         held = np.where(np.arange(len(paid))[:, None] <= at_fill, self.start, self.shares)
         money = (paid * held).sum(axis=1)
         money[0] = 0.0  # in the account that decided
-        received: FloatArray = np.cumsum(money / self.interest) * self.interest
-        return received
+        return np.asarray(np.cumsum(money / self.interest) * self.interest)
 
     def reward_state(self, objective: Objective) -> FloatArray:
         """State of the reward through the newest bar."""

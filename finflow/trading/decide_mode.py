@@ -179,11 +179,10 @@ def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[L
     date = str(panel.dates[-1])
     before = [entry for entry in log.entries if entry["kind"] == DECISION and entry["date"] < date]
     since = panel.bars_until(before[-1]["date"] if before else data.get("last_date", panel.dates[-1])) - 1
-    named = "market.tickers" in request.overrides
     validated = panel.bars_until(config.market.validation_end)
     checks = [
         age,
-        price_checks.check_tickers(panel, data.get("assets", ()), validated, named),
+        price_checks.check_tickers(panel, data.get("assets", ()), validated, "market.tickers" in request.overrides),
         price_checks.check_gaps(panel, since, calendar),
     ]
     market = market_until(panel, agents)
@@ -201,7 +200,6 @@ def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[Market
     Yahoo is asked for what has come since the stored prices; where it does not answer, those do if they are new enough.
     A past day is answered from the store alone, if that has it.
     """
-
     past, refusals = request.date is not None, []
     for fresh in (not past, past) if config.market.source == "yfinance" else (False,):
         try:

@@ -86,8 +86,7 @@ class Reasoning(ExactDecision):
             self.states.portfolio,
             self.states.complete,
         )
-        aim_before = mean_of(policy(before).aim[0] for policy in self.policies)
-        moved = self.aim - aim_before
+        moved = self.aim - mean_of(policy(before).aim[0] for policy in self.policies)
         direction = 0.5 * moved.sign().unsqueeze(0)
         read = attrgetter("aim")
         shares = [integrated_gradients(one, self.states, direction, since=before, read=read) for one in self.policies]
@@ -193,9 +192,8 @@ class DecisionMaking:
         at_fill = np.nan_to_num(share_prices(panel, self.config.env.fill)[-1])
         money = np.append(account.shares * at_fill, max(account.cash, 0.0))
         self.observed = money / max(money.sum(), 1e-300)
-        self.moved = np.append(
-            np.where(at_fill > 0.0, np.nan_to_num(self.prices) / np.maximum(at_fill, 1e-300), 1.0), 1
-        )
+        growth = np.where(at_fill > 0.0, np.nan_to_num(self.prices) / np.maximum(at_fill, 1e-300), 1.0)
+        self.moved = np.append(growth, 1)
         self.liquidity = self.process.market_known(range(market.next_fill, market.next_fill + 1))
         self.state = self._portfolio()
         strategies = agents.strategies()

@@ -249,9 +249,8 @@ def _weights(made: DailyDecision) -> Section:
         "Held: before the orders. Aim: where the agent moves to. Target: part of the way there. Allowed: after the "
         "limits of the account. Planned: after the orders. On this page percentages are shares of the account."
     )
-    return Section(
-        "weights", "Weights", tables=(make_table("Weights", "Asset", names, columns, caption, heading=False),)
-    )
+    table = make_table("Weights", "Asset", names, columns, caption, heading=False)
+    return Section("weights", "Weights", tables=(table,))
 
 
 def _held_back(held_back: OrderReductions) -> Section:
@@ -271,22 +270,17 @@ def _held_back(held_back: OrderReductions) -> Section:
 
 
 def _features(made: DailyDecision) -> Section:
-    tables = [
-        make_table(
-            "Gate", "Expert", list(made.reasons.gate), [("share in the aim", Cell(("reasons", "gate", ROW), "%", 1))]
-        )
-    ]
+    shares = [("share in the aim", Cell(("reasons", "gate", ROW), "%", 1))]
+    tables = [make_table("Gate", "Expert", list(made.reasons.gate), shares)]
     if made.reasons.features:
-        moved = list(made.reasons.features.items())[:_FEATURES]
-        names = [name for name, one in moved if abs(one.part) > _LEAST_PART]
+        names = [name for name, one in list(made.reasons.features.items())[:_FEATURES] if abs(one.part) > _LEAST_PART]
         caption = (
             "Values in training deviations from the training mean; parts are integrated gradients, and sum to the "
             "change."
         )
         columns = columns_of(FeatureMove, "reasons", "features", ROW)
-        tables.append(
-            make_table("Features that moved the aim most since the bar before", "Feature", names, columns, caption)
-        )
+        title = "Features that moved the aim most since the bar before"
+        tables.append(make_table(title, "Feature", names, columns, caption))
     words: Sentence = ("Since the bar before the aim has moved by ", Cell(("reasons", "aim_change"), "%"), ".")
     return Section("reasons", "Why", tables=tuple(tables), words=(words,))
 

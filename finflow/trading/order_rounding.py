@@ -69,8 +69,7 @@ def price_plan(
     prices, wealth = np.nan_to_num(account.prices), account.wealth
     paid = costs.by_asset((trades * prices / wealth)[None], np.array([wealth]), market)[0] * wealth
     left = account.cash - float((trades * prices).sum()) - float(paid.sum())
-    distance = float(np.abs((account.shares + trades) * prices - wanted).sum())
-    return Plan(trades, paid, left, distance)
+    return Plan(trades, paid, left, float(np.abs((account.shares + trades) * prices - wanted).sum()))
 
 
 def round_orders(
@@ -142,11 +141,10 @@ class _Program:
             if lots is None:
                 return self._plan(np.zeros(self.n))
             plan, sizes, estimated = self._plan(lots), np.abs(lots) * self.unit, np.zeros(self.n)
-            assets, slopes, intercepts = self.tangents.T
-            traded = sizes[assets.astype(np.int64)]
-            np.maximum.at(
-                estimated, assets.astype(np.int64), np.where(traded > 1e-12, slopes * traded + intercepts, 0.0)
-            )
+            numbers, slopes, intercepts = self.tangents.T
+            assets = numbers.astype(np.int64)
+            traded = sizes[assets]
+            np.maximum.at(estimated, assets, np.where(traded > 1e-12, slopes * traded + intercepts, 0.0))
             wrong = plan.costs / self.wealth - estimated > _EXACT / self.n
             short = (self.reserve - plan.cash) / self.wealth
             if not wrong.any():
@@ -206,8 +204,7 @@ class _Program:
         return price_plan(self.account, lots * self.lot, self.wanted, self.costs, self.market)
 
     def _costs(self, sizes: FloatArray) -> FloatArray:
-        shares: FloatArray = self.costs.by_asset(sizes[None], np.array([self.wealth]), self.market)[0]
-        return shares
+        return np.asarray(self.costs.by_asset(sizes[None], np.array([self.wealth]), self.market)[0])
 
     def _add_tangents(self, sizes: FloatArray) -> None:
         """Add the tangents to the costs of trades of some sizes, in front of the first lot where a minimum is due."""

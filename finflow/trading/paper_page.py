@@ -73,8 +73,7 @@ class Expectation:
 def variance_ratio(returns: FloatArray) -> float:
     """Long-run over plain variance of returns, with Bartlett's weights for `LAGS` lags; 1 where it is less."""
     centred = returns - returns.mean()
-    lags = range(1, LAGS + 1)
-    shared = sum((1.0 - lag / (LAGS + 1.0)) * float(centred[lag:] @ centred[:-lag]) for lag in lags)
+    shared = sum((1.0 - lag / (LAGS + 1.0)) * float(centred[lag:] @ centred[:-lag]) for lag in range(1, LAGS + 1))
     return max(1.0, 1.0 + 2.0 * shared / float(centred @ centred))
 
 
@@ -139,9 +138,7 @@ def paper_numbers(lines: Sequence[Mapping[str, Any]], expected: Expectation | No
     if expected is not None and len(returns):
         low, high = (capital * edge for edge in expected.band(returns))
         evidence, left = np.exp(expected.log_evidence(returns)), expected.left_on(returns)
-    edges = np.concatenate(
-        [np.full((3, len(filled) - len(returns)), math.nan), np.stack([low, high, evidence])], axis=1
-    )
+    edges = np.pad(np.stack([low, high, evidence]), ((0, 0), (len(filled) - len(returns), 0)), constant_values=math.nan)
     days = [
         PaperDay(
             line["date"],
@@ -188,8 +185,7 @@ def paper_page(numbers: PaperNumbers) -> Page:
         "account began, and includes the uncertainty of their mean. It may be checked every day.",
         "The band widens with the account's own squared deviations, so that a turbulent market alone is no evidence.",
     )
-    first = max(0, len(numbers.days) - LATEST)
-    rows = [((str(n),), numbers.days[n].date) for n in range(first, len(numbers.days))]
+    rows = [((str(n),), day.date) for n, day in enumerate(numbers.days)][-LATEST:]
     table = make_table("Evenings", "Evening", rows, columns_of(PaperDay, "days", ROW), heading=False)
     sections = [
         *([figure_section(_figure(numbers))] if len(numbers.days) > 1 else []),

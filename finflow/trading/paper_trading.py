@@ -142,8 +142,7 @@ class _Trading:
             if panel.dates[-1].astype(dt.date) > last:
                 return panel
             calendar = calendar or calendar_of(self.agents.config.trading.calendar, panel.dates)
-            due = bool(calendar.sessions(last, clock.today()))
-            clock.wait(POLL if due else IDLE)
+            clock.wait(POLL if calendar.sessions(last, clock.today()) else IDLE)
 
     def catch_up(self, panel: MarketPanel) -> PaperOutcome:
         """Trade every evening that the log does not have yet, and write the page."""
@@ -189,8 +188,7 @@ class _Trading:
             table = pd.read_csv(reports / "returns.csv", index_col="date")[name]
         except (OSError, ValueError, LookupError, TypeError):
             return None
-        before = table[table.index < str(self.first)]
-        return Expectation.of(before.to_numpy(dtype=np.float64), bars_per_year)
+        return Expectation.of(table[table.index < str(self.first)].to_numpy(dtype=np.float64), bars_per_year)
 
 
 _STATE = ("weights", "wealth", "objective", "objective_before")

@@ -246,11 +246,8 @@ def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data
     """Compare the prices with those of the run (``data`` of its manifest) and of earlier decisions of the log."""
     findings = []
     last = data.get("last_date")
-    if (
-        last is not None
-        and np.datetime64(last, "D") in panel.dates
-        and panel.until(last).sha256 != data.get("panel_sha256")
-    ):
+    known = last is not None and np.datetime64(last, "D") in panel.dates
+    if known and panel.until(str(last)).sha256 != data.get("panel_sha256"):
         findings.append(f"up to {last} they are not those of the run, bit for bit (restated, or other fields)")
     if fetched := panel.provenance.get("restated"):
         findings.append(f"Yahoo has restated {fetched}, and their history was fetched anew")

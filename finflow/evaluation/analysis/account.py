@@ -45,8 +45,7 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     dividends = None if process.dividends is None else process.dividends[rows][1:]
     held[1:] = drift(run.weights[:-1], growth[1:], dividends)
     before = pay_out(held, listed)
-    after = (1.0 - run.costs)[:, None] * run.weights
-    change = after[:, :-1] - before[:, :-1]
+    change = (1.0 - run.costs)[:, None] * run.weights[:, :-1] - before[:, :-1]
     change[np.abs(change) <= NO_TRADE] = 0.0
     cost = process.costs.by_asset(change, wealth, process.market_known(bars)) * wealth[:, None]
     ended = np.where(listed, 0.0, -held[:, :-1])
@@ -99,8 +98,7 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
 
 def _last_prices(process: DecisionProcess, rows: slice) -> FloatArray:
     """Prices of these bars; of an asset that has ended, its last one."""
-    prices = share_prices(process.panel, process.env.fill)
-    return pd.DataFrame(prices[: rows.stop]).ffill().to_numpy()[rows]
+    return pd.DataFrame(share_prices(process.panel, process.env.fill)[: rows.stop]).ffill().to_numpy()[rows]
 
 
 class TaxedAccount(NamedTuple):
@@ -224,20 +222,18 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
         ("Tax, of wealth", Cell(("strategies", ROW, "rate"), "%", 2)),
     )
     words = (
-        (
-            "Gains of lots held for ",
-            Cell(("settings", "days"), "", 0),
-            f" days or less, and {income}, are taxed at ",
-            Cell(("settings", "short_rate"), "%", 1),
-            ", others at ",
-            Cell(("settings", "long_rate"), "%", 1),
-            "; a sale takes the oldest lots first. Tax is paid at the first fill of the next year, and for the last "
-            "year at the end. No strategy decides by it.",
-        ),
+        "Gains of lots held for ",
+        Cell(("settings", "days"), "", 0),
+        f" days or less, and {income}, are taxed at ",
+        Cell(("settings", "short_rate"), "%", 1),
+        ", others at ",
+        Cell(("settings", "long_rate"), "%", 1),
+        "; a sale takes the oldest lots first. Tax is paid at the first fill of the next year, and for the last year "
+        "at the end. No strategy decides by it.",
     )
     caption = (
         "Returns and tax are a year's; the same weights in an account that pays tax. Gains not yet made at the end go "
         "untaxed. There are no wash sales, no brackets, and losses are carried forward."
     )
     table = make_table("Returns after tax", "Strategy", list(found), columns, caption, marked=runs[0].name)
-    return Section("tax", "After tax", numbers, (table,), words=words)
+    return Section("tax", "After tax", numbers, (table,), words=(words,))

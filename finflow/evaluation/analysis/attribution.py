@@ -116,9 +116,8 @@ def _numbers(run: Backtest, growth: FloatArray, experts: Sequence[str]) -> dict[
 
 
 def _by_source(title: str, sources: Sequence[tuple[Path, str]], names: Sequence[str], caption: str = "") -> Table:
-    rows: list[str | tuple[Path, str]] = [*sources, "cash", "costs", "total"]
     columns = [(name, Cell((name, ROW), "%", 1, plus=True)) for name in names]
-    return make_table(title, "Source", rows, columns, caption, marked="total")
+    return make_table(title, "Source", [*sources, "cash", "costs", "total"], columns, caption, marked="total")
 
 
 @dataclass(frozen=True)
@@ -184,16 +183,14 @@ def largest_trades(run: Backtest, count: int) -> list[int]:
     """Steps of the largest trades, ascending; the weeks in which the account is built up out of cash left out."""
     settling = max(SETTLING * run.bars_per_year // BARS_PER_YEAR, 12)
     skipped = settling if len(run.turnover) > 2 * settling else 0
-    order = np.argsort(-run.turnover[skipped:], kind="stable")[:count] + skipped
-    return sorted(int(step) for step in order)
+    return sorted(int(step) for step in np.argsort(-run.turnover[skipped:], kind="stable")[:count] + skipped)
 
 
 def decisions_section(dates: Sequence[Dated]) -> Section:
-    experts = list(dates[0][1].gate)
     columns = (
         ("traded", Cell((ROW, "traded"), "%", 1)),
         ("trade rate", Cell((ROW, "trade_rate"), "%", 1)),
-        *((expert, Cell((ROW, "gate", expert), "%", 0)) for expert in experts),
+        *((expert, Cell((ROW, "gate", expert), "%", 0)) for expert in dates[0][1].gate),
         ("cost", Cell((ROW, "cost"), "%", 3)),
         ("net return next day", Cell((ROW, "next_return"), "%", 2, plus=True)),
     )

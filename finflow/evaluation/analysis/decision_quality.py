@@ -262,20 +262,15 @@ def ranking_section(process: DecisionProcess, window: range, run: Backtest) -> S
         return None
     k = min(TOP, run.weights.shape[1] - 1)
     place = ("horizons", ROW)
-    columns = [
-        column
-        for name, unit, digits in (("NDCG", "", 3), ("Hit", "%", 1), ("MRR", "", 3))
-        for column in (
-            (f"{name}@{k}", Cell((*place, name.lower()), unit, digits)),
-            ("by chance", Cell((*place, f"{name.lower()}_chance"), unit, digits)),
-        )
-    ]
+    columns = []
+    for name, unit, digits in (("NDCG", "", 3), ("Hit", "%", 1), ("MRR", "", 3)):
+        columns.append((f"{name}@{k}", Cell((*place, name.lower()), unit, digits)))
+        columns.append(("by chance", Cell((*place, f"{name.lower()}_chance"), unit, digits)))
     columns += [
         ("Rank IC", Cell((*place, "rank_ic"), "", 3, error=(*place, "rank_ic_error"), plus=True)),
         ("Fills", Cell((*place, "fills"), "", 0)),
     ]
-    bar = bar_name(run.bars_per_year)
-    rows = [((key,), f"{key} {bar}{'s' if key != '1' else ''}") for key in found]
+    rows = [((key,), f"{key} {bar_name(run.bars_per_year)}{'s' if key != '1' else ''}") for key in found]
     words = (
         f"Whether the assets that {run.name} held most were those that rose most afterwards. Hit is how often the best "
         "asset was among the largest weights, and MRR one over its place; a rank IC of zero is no relation at all.",

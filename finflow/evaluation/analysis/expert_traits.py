@@ -111,8 +111,7 @@ def expert_traits(
         cash[place] = weights[:, -1]
         closes = panel.close[[bar - year, bar - month]][:, usable]
         measured = _measure(window[:, usable], np.log(closes[1] / closes[0]), sleeve, year)
-        in_total = _with_cash(measured, invested[:, 0], year * float(panel.cash_returns[bar]))
-        found[:, place] = measured, in_total
+        found[:, place] = measured, _with_cash(measured, invested[:, 0], year * float(panel.cash_returns[bar]))
     sleeve_means, total_means = (
         {name: dict(zip(TRAITS, row.tolist(), strict=True)) for name, row in zip(every, table, strict=True)}
         for table in np.nanmean(found, axis=1)

@@ -54,9 +54,8 @@ def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
         usable = np.isfinite(past).all(axis=0) & np.isfinite(today)
         if np.count_nonzero(usable) < 3:
             continue
-        rose = past[-1 - skipped, usable] / past[0, usable]
         moved = returns[bar - 1 - lookback : bar - 1, usable].std(axis=0)
-        found["momentum"][row] = _spread(rose, today[usable])
+        found["momentum"][row] = _spread(past[-1 - skipped, usable] / past[0, usable], today[usable])
         found["volatility"][row] = _spread(moved, today[usable])
     return found
 
@@ -127,11 +126,9 @@ def factor_section(
     if etfs is not None and panel.bars_per_year == BARS_PER_YEAR:
         cash, market = panel.cash_returns[bars.start : bars.stop], own["market"]
         if panel.benchmark is not None:
-            market = (
-                panel.benchmark[bars.start : bars.stop] / panel.benchmark[bars.start - 1 : bars.stop - 1] - 1.0 - cash
-            )
-        wanted = pd.DatetimeIndex(panel.dates[bars.start - 1 : bars.stop])
-        prices = etfs.reindex(wanted).to_numpy(dtype=np.float64)
+            level = panel.benchmark[bars.start - 1 : bars.stop]
+            market = level[1:] / level[:-1] - 1.0 - cash
+        prices = etfs.reindex(pd.DatetimeIndex(panel.dates[bars.start - 1 : bars.stop])).to_numpy(dtype=np.float64)
         returns = prices[1:] / prices[:-1] - 1.0  # not a number where either day has no price
         models["etfs"] = {"market": market} | {
             str(name): returns[:, column] - cash - market for column, name in enumerate(etfs.columns)
@@ -152,15 +149,12 @@ def factor_section(
             tables.append(make_table(titles[key], "Strategy", list(fitted), columns, marked=runs[0].name))
     if not tables:
         return None
-    words = (
+    words: tuple[str, ...] = (
         "Regressions of net returns in excess of cash; ± is a standard error (Newey and West). The intercept, "
         "alpha, is what the factors do not explain, a year. It is evidence only where it is several errors from zero.",
         "An alpha over the index or the ETFs that equal weight has as well comes from the assets in the data, which "
         "may have been chosen with hindsight, and from dividends that the index omits.",
-        *(
-            ("The ETFs have prices from 2014 to 2022: no window of this market has enough days of them.",)
-            if etfs is not None and not numbers["etfs"] and panel.bars_per_year == BARS_PER_YEAR
-            else ()
-        ),
     )
+    if "etfs" in models and not numbers["etfs"]:
+        words += ("The ETFs have prices from 2014 to 2022: no window of this market has enough days of them.",)
     return Section("factors", "Exposure to factors", numbers, tuple(tables), words=words)

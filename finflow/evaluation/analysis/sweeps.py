@@ -190,10 +190,9 @@ def _capital(context: ComparisonContext) -> tuple[dict[str, Figures], float | No
             volumes = "no volumes to compute participation and impact from."
         none = "Capital plays no part here: no configured cost depends on the size of the account."
         return {}, None, f"{none} The market has {volumes}"
+    pair = _pair(context)
     found = {
-        f"{capital:.0f}": _figures(
-            context.backtest(with_trading(process, initial_capital=capital), names=_pair(context))
-        )
+        f"{capital:.0f}": _figures(context.backtest(with_trading(process, initial_capital=capital), names=pair))
         for capital in CAPITALS
     }
     if not process.costs.needs_market:

@@ -212,11 +212,5 @@ def distance_section(found: Mapping[str, Any]) -> Section:
     )
     more = len(found["features"]) - len(names)
     caption = f"The {len(names)} that differ most; metrics.json has the other {more}." if more else ""
-    return Section(
-        "feature_distance",
-        title,
-        dict(found),
-        (make_table("Features", "Feature", names, columns, caption),),
-        (),
-        (words,),
-    )
+    table = make_table("Features", "Feature", names, columns, caption)
+    return Section("feature_distance", title, dict(found), (table,), words=(words,))

@@ -94,7 +94,6 @@ def comparison_page(
         dates,
         {label: np.cumprod(1.0 + path) for label, path in returns.items()},
     )
-    sections = [_runs(runs, differences), figure_section(figure), _groups(groups), choice, _differences(differences)]
     window = facts["window"]
     return Page(
         f"{len(runs)} runs side by side",
@@ -104,7 +103,7 @@ def comparison_page(
             "Each is of its run alone, and does not account for a choice among these runs: for the best of them, see "
             "“Choosing the best of them”.",
         ),
-        sections,
+        [_runs(runs, differences), figure_section(figure), _groups(groups), choice, _differences(differences)],
         facts,
     )
 

@@ -141,16 +141,14 @@ def ensemble_section(
         "was selected, so the seeds are not tries.",
     ]
     rows = {run.name: run_figures(run, baseline) for run in agents}
-    own = sharpe_of(ensemble)
-    behind = [float(sharpe_of(run) < own) for run in agents]
+    sharpes = [sharpe_of(run) for run in agents]
+    behind = float(np.mean(np.array(sharpes) < sharpe_of(ensemble)))
     numbers: dict[str, object] = {
         "agents": rows,
-        "ensemble": run_figures(ensemble, baseline) | {"agents_behind": float(np.mean(behind))},
+        "ensemble": run_figures(ensemble, baseline) | {"agents_behind": behind},
         "baseline": run_figures(baseline, baseline),
         "of_agents": distribution(rows, seed, "the agents", words, "One agent has no spread."),
-        "improvement": _improvement_numbers(
-            [sharpe_of(run) for run in agents], [sharpe_of(baseline)] * len(agents), seed, words
-        ),
+        "improvement": _improvement_numbers(sharpes, [sharpe_of(baseline)] * len(agents), seed, words),
     }
     if scores is not None:
         numbers["optimality"] = scores

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import Locator
 
-Dates = DateArray
 
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK = (
     "#0072B2",
@@ -166,7 +165,7 @@ def log_axis(axes: Axes, values: FloatArray) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def date_axis(axes: Axes, dates: Dates) -> None:
+def date_axis(axes: Axes, dates: DateArray) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     locator: Locator = AutoDateLocator(minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
@@ -182,7 +181,7 @@ def wealth_figure(
     name: str,
     title: str,
     caption: str,
-    dates: Dates,
+    dates: DateArray,
     paths: Mapping[str, NDArray[Any]],
     judged: str = "",
 ) -> Rendered:

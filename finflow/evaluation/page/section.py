@@ -246,13 +246,11 @@ class Section:
             text += f" ({bounds[0].text} to {bounds[1].text})" if with_bounds and bounds is not None else ""
             return terminal_text(text)
 
-        whole, bare = (
-            table_lines(
-                [table.columns, *((row.heading, *(shown(cell, bounds) for cell in row.cells)) for row in table.rows)]
-            )
-            for bounds in (True, False)
-        )
-        lines = whole if len(whole[0]) <= WIDE else bare
+        for with_bounds in (True, False):
+            rows = [(row.heading, *(shown(cell, with_bounds) for cell in row.cells)) for row in table.rows]
+            lines = table_lines([table.columns, *rows])
+            if len(lines[0]) <= WIDE:
+                break
         return [*([table.title] if table.heading else []), *(f"  {line}" for line in lines)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finflow.arrays import FloatArray
+from finflow.arrays import DateArray, FloatArray
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.page.drawing import (
     AREA_COLOURS,
@@ -21,7 +21,6 @@ from finflow.evaluation.page.drawing import (
     PURPLE,
     SKY,
     VERMILION,
-    Dates,
     Rendered,
     date_axis,
     legend_of_figure,
@@ -223,11 +222,10 @@ def _largest_assets(agent: Backtest) -> list[int]:
     score = agent.weights[:, :-1].mean(axis=0)
     if agent.explanation:
         score = score + agent.explanation["experts"][:, :, :-1].mean(axis=(0, 1))
-    order = np.argsort(-score, kind="stable")
-    return [int(column) for column in order[: len(AREA_COLOURS)]]
+    return [int(column) for column in np.argsort(-score, kind="stable")[: len(AREA_COLOURS)]]
 
 
-def stack_assets(axes: Axes, dates: Dates, held: FloatArray, assets: Sequence[str], top: Sequence[int]) -> None:
+def stack_assets(axes: Axes, dates: DateArray, held: FloatArray, assets: Sequence[str], top: Sequence[int]) -> None:
     """Stack weights (steps, K): the top assets each, the others together, cash last."""
     layers = [held[:, column] for column in top]
     labels, colours = [assets[column] for column in top], list(AREA_COLOURS[: len(top)])
@@ -240,7 +238,7 @@ def stack_assets(axes: Axes, dates: Dates, held: FloatArray, assets: Sequence[st
     _stack(axes, dates, np.column_stack(layers), [*labels, "cash"], [*colours, LIGHT_GREY])
 
 
-def _stack(axes: Axes, dates: Dates, layers: FloatArray, labels: Sequence[str], colours: Sequence[str]) -> None:
+def _stack(axes: Axes, dates: DateArray, layers: FloatArray, labels: Sequence[str], colours: Sequence[str]) -> None:
     axes.stackplot(dates, layers.T, labels=list(labels), colors=list(colours), linewidth=0)
     date_axis(axes, dates)
     axes.set_ylim(0.0, 1.0)

@@ -68,6 +68,7 @@ def build_page(
     data = results.data
     drawn = (*figures, *(figure for section in data.sections for figure in section.figures))
     pictures = [f"{figure.name}.png" for figure in drawn]
+    facts = {_sentence_case(key): _text_of(value) for key, value in data.facts.items()}
     sections = [
         _comparison(data),
         _evidence(results),
@@ -77,9 +78,7 @@ def build_page(
         *data.sections,
         _guard_events(data.events),
         _intervals(results),
-        Section(
-            "data", "Data and settings", facts={_sentence_case(key): _text_of(data.facts[key]) for key in data.facts}
-        ),
+        Section("data", "Data and settings", facts=facts),
         Section("limits", "What this report cannot show", notes=tuple(limits), short="Limits"),
         _method(data),
         Section("files", "Files beside this page", links=("metrics.json", *files, *pictures), short=None),
@@ -148,14 +147,13 @@ def _finding(results: Results) -> Headline:
         title, words[1] = f"Beats equal weight: {verdict.beats_equal_weight}", MEANING[verdict.beats_equal_weight]
         if verdict.least_sharpe_difference is not None:
             words.append(LEAST_DIFFERENCE)
-    shown = columns_of(Metrics, names=("annual_return", "sharpe", "max_drawdown", "annual_turnover"))
     tiles = [
         Tile(
             heading,
             replace(cell, path=("strategies", name, *cell.path)),
             "" if data.baseline is None else (f"{BASELINE} ", replace(cell, path=("strategies", BASELINE, *cell.path))),
         )
-        for heading, cell in shown
+        for heading, cell in columns_of(Metrics, names=("annual_return", "sharpe", "max_drawdown", "annual_turnover"))
     ]
     readings = (
         f"Other strategies or agents that read this test window before: {data.tries.others}. Configurations that the "
@@ -174,7 +172,6 @@ def _finding(results: Results) -> Headline:
 
 def _measured(name: str, with_interval: bool) -> Sentence:
     """The Sharpe ratios of the judged strategy and of equal weight, and their difference."""
-    difference = ("against_equal_weight", "sharpe_difference")
     low, high = (Cell(("against_equal_weight", "interval", end), plus=True, keep_sign=True) for end in ("0", "1"))
     interval = (f", with a {PERCENT} interval from ", low, " to ", high, ".")
     return (
@@ -183,7 +180,7 @@ def _measured(name: str, with_interval: bool) -> Sentence:
         " and equal weight ",
         Cell(("strategies", BASELINE, "sharpe"), keep_sign=True),
         ": a difference of ",
-        Cell(difference, plus=True, keep_sign=True),
+        Cell(("against_equal_weight", "sharpe_difference"), plus=True, keep_sign=True),
         *(interval if with_interval else (", without an interval: the window is too short, or a ratio undefined.",)),
     )
 

@@ -118,21 +118,18 @@ def overfitting(excess: FloatArray, blocks: int = BLOCKS) -> Overfitting:
     length = len(excess) // blocks
     used = excess[len(excess) - length * blocks :]
     cut = used.reshape(blocks, length, -1)
-    centred = cut - used.mean(axis=0)  # about the mean of all: sums of squares lose no digits
+    mean = used.mean(axis=0)
+    centred = cut - mean  # about the mean of all: sums of squares lose no digits
     sums, squares = centred.sum(axis=1), np.square(centred).sum(axis=1)
     choices = np.array(list(itertools.combinations(range(blocks), blocks // 2)))
     inside = np.zeros((len(choices), blocks))
     inside[np.arange(len(choices))[:, None], choices] = 1.0
     count = length * blocks // 2
 
-    def total(
-        share: FloatArray, part: FloatArray
-    ) -> FloatArray:  # einsum sums in one order, however many threads there are
-        return np.asarray(np.einsum("cb,bs->cs", share, part))
+    def total(share: FloatArray, part: FloatArray) -> FloatArray:
+        return np.asarray(np.einsum("cb,bs->cs", share, part))  # in one order, however many threads there are
 
-    samples = [
-        _sharpe(total(share, sums), total(share, squares), used.mean(axis=0), count) for share in (inside, 1.0 - inside)
-    ]
+    samples = [_sharpe(total(share, sums), total(share, squares), mean, count) for share in (inside, 1.0 - inside)]
     chosen = np.argmax(samples[0], axis=1)
     rows = np.arange(len(choices))
     ranks = scipy.stats.rankdata(samples[1], axis=1)[rows, chosen] / (excess.shape[1] + 1.0)
@@ -154,7 +151,7 @@ def cscv_of(runs: Sequence[Backtest]) -> Overfitting | None:
 
 
 def overfitting_histogram(
-    found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting", over: str = "the window"
+    found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting"
 ) -> Rendered:
     """Histogram of the logits of CSCV among so many candidates, called ``what``, over days cut into halves."""
     bound = max(1, math.ceil(float(np.abs(found.logits).max())))
@@ -176,7 +173,7 @@ def overfitting_histogram(
     return Rendered(
         name,
         "Choosing the best of them",
-        f"For {len(found.logits):,} cuts of {over} into halves: where that one of the {what} with the best Sharpe "
+        f"For {len(found.logits):,} cuts of the window into halves: where that one of the {what} with the best Sharpe "
         "ratio in one half came out in the other. Mass at or left of zero is the probability of backtest overfitting.",
         f"Histogram of the logits of the rank out of sample, for a choice among {among} {what}. "
         f"{found.pbo:.1%} of the cuts lie at or below zero, the middle of them.",
@@ -282,8 +279,7 @@ def overfitting_sentence(among: int, what: str, days: str) -> Sentence:
 
 def _sharpe(sums: FloatArray, squares: FloatArray, centre: FloatArray, count: int) -> FloatArray:
     """Sharpe ratios (choices, strategies) from sums about a centre; 0 where returns do not vary."""
-    variance = np.maximum(squares - np.square(sums) / count, 0.0) / (count - 1)
-    deviation = np.sqrt(variance)
+    deviation = np.sqrt(np.maximum(squares - np.square(sums) / count, 0.0) / (count - 1))
     mean = centre + sums / count
     return np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 1e-12)
 
@@ -321,8 +317,7 @@ def least_gain(gains: FloatArray, blocks: IntArray) -> FloatArray:
     count = int(blocks.max()) + 1
     means = np.stack([gains[:, blocks == block].mean(axis=1) for block in range(count)], axis=1)
     error = means.std(axis=1, ddof=1) / math.sqrt(count) if count > 1 else 0.0
-    bound: FloatArray = gains.mean(axis=1) - error
-    return bound
+    return np.asarray(gains.mean(axis=1) - error)
 
 
 def choose(gains: FloatArray, blocks: IntArray, seed: int) -> BlendChoice:
@@ -337,13 +332,10 @@ def choose(gains: FloatArray, blocks: IntArray, seed: int) -> BlendChoice:
     """
     chosen = int(np.argmax(least_gain(gains, blocks)))
     length = max(round(gains.shape[1] ** (1.0 / 3.0)), 1)
-    # over resampled bars, the same for all candidates: (resamples, candidates)
-    means = np.stack(
-        [gains.T[bars].mean(axis=0) for bars in draw_blocks(gains.shape[1], Resampling(RESAMPLES, length, seed))]
-    )
+    draws = draw_blocks(gains.shape[1], Resampling(RESAMPLES, length, seed))  # the same for all candidates
+    means = np.stack([gains.T[bars].mean(axis=0) for bars in draws])  # (resamples, candidates)
     errors = np.maximum(means.std(axis=0, ddof=1), 1e-15)
     mean = float(gains[chosen].mean())
-    centred = (means - gains.mean(axis=1)) / errors
-    selection = float(centred.max(axis=1).mean())
+    selection = float(((means - gains.mean(axis=1)) / errors).max(axis=1).mean())
     t_statistic = mean / float(errors[chosen]) - selection
     return BlendChoice(chosen, mean, t_statistic, selection, shrunk(t_statistic))

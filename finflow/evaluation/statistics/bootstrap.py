@@ -39,7 +39,6 @@ CONFIDENCE = 0.95  # coverage of every interval
 MINIMUM_BLOCKS = 5  # in fewer blocks than this every resample is nearly the window itself, and intervals collapse
 _CHUNK = 128  # resamples evaluated at once, more than twice as fast: what a second-level cache holds
 Draws = IntArray
-NAN = math.nan
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Interval:
         return [self.low, self.high] if self.defined else None
 
 
-NOWHERE = Interval(NAN, NAN)
+NOWHERE = Interval(math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,7 @@ class SharpeDifference:
     @property
     def finding(self) -> str:
         """`ahead` or `behind` where the interval lies on one side of zero, otherwise `not shown`."""
-        if self.interval.low > 0.0:
-            return "ahead"
-        return "behind" if self.interval.high < 0.0 else "not shown"
+        return "ahead" if self.interval.low > 0.0 else "behind" if self.interval.high < 0.0 else "not shown"
 
 
 def draw_days(steps: int, resampling: Resampling) -> Draws:
@@ -114,8 +111,7 @@ def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, FloatA
 
 def resample_sharpe(excess: FloatArray, draws: Draws, bars_per_year: int) -> FloatArray:
     """Annual Sharpe ratio of every resample, (samples,), of returns less those of cash."""
-    ratios: FloatArray = sharpe(excess[draws], 0.0, bars_per_year)
-    return ratios
+    return np.asarray(sharpe(excess[draws], 0.0, bars_per_year))
 
 
 def interval(values: FloatArray, confidence: float = CONFIDENCE) -> Interval:
@@ -138,7 +134,7 @@ def sharpe_difference(
     one, two = (resample_sharpe(run.returns - run.cash_returns, draws, run.bars_per_year) for run in (first, second))
     differences = one - two
     bounds = interval(differences, confidence)
-    ahead = float(np.mean(differences > 0.0)) if bounds.defined else NAN
+    ahead = float(np.mean(differences > 0.0)) if bounds.defined else math.nan
     return SharpeDifference(sharpe_of(first) - sharpe_of(second), bounds, ahead)
 
 

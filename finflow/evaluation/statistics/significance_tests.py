@@ -40,7 +40,7 @@ import scipy
 from pydantic import TypeAdapter
 
 from finflow.arrays import FloatArray
-from finflow.errors import EvidenceError
+from finflow.errors import EvidenceError, refuse
 from finflow.evaluation.page.page_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS, Resampling
 from finflow.evaluation.statistics.metrics import FLAT
@@ -73,9 +73,8 @@ class TrackRecord:
 
         Phi((SR - SR*) sqrt(n - 1) / sqrt(spread)).
         """
-        return float(
-            scipy.stats.norm.cdf((self.sharpe - benchmark) * math.sqrt(self.days - 1) / math.sqrt(self.spread))
-        )
+        score = (self.sharpe - benchmark) * math.sqrt(self.days - 1) / math.sqrt(self.spread)
+        return float(scipy.stats.norm.cdf(score))
 
     def minimum_length(self, benchmark: float = 0.0, confidence: float = 0.95) -> float:
         """Minimum track record length: the returns it takes to be that confident of exceeding ``benchmark``.
@@ -104,8 +103,7 @@ def track_of(returns: FloatArray, name: str = "the strategy") -> TrackRecord:
     """
     check_returns(returns, name, FEWEST)
     deviation = float(returns.std(ddof=1))
-    if not deviation > FLAT:
-        raise EvidenceError(f"the returns of {name} do not vary: there is no Sharpe ratio to test")
+    refuse(not deviation > FLAT, f"the returns of {name} do not vary: there is no Sharpe ratio to test", EvidenceError)
     return TrackRecord(
         sharpe=float(returns.mean()) / deviation,
         days=len(returns),
@@ -162,9 +160,8 @@ def superior_ability(
         If there are gaps, or the window has fewer than `MINIMUM_BLOCKS` blocks.
     """
     found = _spa(benchmark, strategies, resampling).pvalues
-    return Superiority(
-        float(found["lower"]), float(found["consistent"]), float(found["upper"]), strategies=len(strategies)
-    )
+    lower, consistent, upper = (float(found[kind]) for kind in ("lower", "consistent", "upper"))
+    return Superiority(lower, consistent, upper, len(strategies))
 
 
 def superior_strategies(

@@ -49,7 +49,6 @@ from finflow.evaluation.page.drawing import MINUS
 from finflow.evaluation.page.page_numbers import Answer, Bounds, Number, about
 from finflow.evaluation.statistics.bootstrap import (
     CONFIDENCE,
-    NAN,
     NOWHERE,
     Draws,
     Interval,
@@ -239,8 +238,8 @@ def _verdict(
 ) -> Verdict:
     """The verdict with its figures, undefined without a track record."""
     known = track or UNKNOWN
-    scale, variance = math.sqrt(bars_per_year), tries.variance(known.sharpe, known.days) if track else NAN
-    luck = expected_maximum(tries.total, variance) if track else NAN
+    scale, variance = math.sqrt(bars_per_year), tries.variance(known.sharpe, known.days) if track else math.nan
+    luck = expected_maximum(tries.total, variance) if track else math.nan
     return Verdict(
         beats_equal_weight=answer,
         reasons=reasons,
@@ -302,8 +301,7 @@ def least_difference(
         lead = own - ratio
         critical = lead - float(np.quantile(differences, (1.0 - CONFIDENCE) / 2.0))
         of_interval = ratio + (critical - (differences - lead))
-        active = _by_mean(judged - rival, track, draws, tries)
-        of_mean = scale * (float(excess.mean()) + active) / deviation
+        of_mean = scale * (float(excess.mean()) + _by_mean(judged - rival, track, draws, tries)) / deviation
         by_interval.append(of_interval)
         by_all += [of_interval, of_mean]
         ratios.append(ratio)
@@ -319,7 +317,6 @@ def _by_mean(active: FloatArray, track: TrackRecord, draws: Draws, tries: Tries)
     """True mean active return of a bar at which each resample would pass SPA and the deflated Sharpe ratio."""
     luck = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
     hurdle = luck + float(scipy.stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))
-    means = active[draws].mean(axis=1)
-    strayed = means - float(active.mean())
+    strayed = active[draws].mean(axis=1) - float(active.mean())
     critical = max(float(np.quantile(strayed, 1.0 - SIZE)), hurdle * float(active.std(ddof=1)))
     return np.asarray(critical - strayed, dtype=np.float64)

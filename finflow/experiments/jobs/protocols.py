@@ -82,12 +82,11 @@ class ProtocolJob(Job):
     @stopping_at_once()
     def judge(self, checkpoints: Sequence[Path]) -> EvaluationOutcome:
         """Backtest every training and the classical strategies on its windows, and write the report."""
-        config = self.config
+        config, evaluation = self.config, self.config.evaluation
         paths, patient = self._backtest(checkpoints)
-        tries = Tries(config.evaluation.configurations_tried)
+        tries = Tries(evaluation.configurations_tried)
         sections = [protocol_section(paths, config.train.seed)]
         if self.protocol == "walk-forward":
-            evaluation = config.evaluation
             resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)
             sections.insert(0, joined_section(paths, patient, tries, resampling))
         columns = {f"path {number}": run.returns for number, run in enumerate(paths.agents, start=1)}

@@ -148,8 +148,7 @@ def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling
 
 def headline_figures(runs: Sequence[Backtest]) -> dict[str, Figures]:
     summaries: dict[str, Mapping[str, Any]] = {run.name: summarise(run) for run in runs}
-    names = ("sharpe", "annual_return", "max_drawdown", "annual_turnover")
-    return {name: Figures(*(float(one[key]) for key in names)) for name, one in summaries.items()}
+    return {name: Figures(*(float(one[key]) for key in Figures.__annotations__)) for name, one in summaries.items()}
 
 
 def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> Page:
@@ -177,8 +176,7 @@ def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> Page:
     )
     rows = [((str(number),), f"{fold.judged_from} to {fold.judged_until}") for number, fold in enumerate(numbers.folds)]
     compared, folds = columns_of(Figures, "figures", ROW), columns_of(FoldNumbers, "folds", ROW)
-    head = "Over all folds, net of costs"
-    table = make_table("Compared", head, COMPARED, compared, marked=NEW, heading=False)
+    table = make_table("Compared", "Over all folds, net of costs", COMPARED, compared, marked=NEW, heading=False)
     caption = "Growth of 1 over the evaluated windows"
     growth = {run.name: np.cumprod(1.0 + run.returns) for run in runs}
     more = f"{caption}, net of costs; each agent begins every window in cash."

@@ -20,7 +20,7 @@ from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE, MINIMUM_BLOCKS, Resampling
-from finflow.evaluation.statistics.metrics import sharpe, summarise
+from finflow.evaluation.statistics.metrics import sharpe_of, summarise
 from finflow.experiments.jobs.independent_trainings import Job, Training, mark_of, train_all
 from finflow.experiments.jobs.retrain_results import (
     NEW,
@@ -33,11 +33,12 @@ from finflow.experiments.jobs.retrain_results import (
     measure_lead,
     retrain_page,
 )
-from finflow.experiments.jobs.walk_forward import FEWEST, Fold, history_of, refuse_own_decisions
+from finflow.experiments.jobs.walk_forward import FEWEST, Fold, history_of
 from finflow.files import write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
+from finflow.offline.collection import refuse_own_decisions
 from finflow.trading.live_market import read_part
 from finflow.trading.price_checks import check_history
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, read_best
@@ -138,8 +139,7 @@ class Retraining(Job):
             run = resolve_run(best).folder
             numbers = replace(numbers, run=run.relative_to(self.folder.resolve()).as_posix())
         page = retrain_page(numbers, runs)
-        index = pd.Index(runs[0].dates.astype(str), name="date")
-        table = pd.DataFrame({one.name: one.returns for one in runs}, index)
+        table = pd.DataFrame({one.name: one.returns for one in runs}, pd.Index(runs[0].dates.astype(str), name="date"))
         files: dict[str, bytes | str] = {RETURNS: table.to_csv(lineterminator="\n").encode()}
         files |= {PAGE: page.html(), NUMBERS: page.json()}
         write_together({self.folder / name: content for name, content in files.items()})
@@ -159,9 +159,8 @@ class Retraining(Job):
             backtests.append((replace(new, name=NEW), replace(old, name=OLD), baseline))
             folds.append(self._fold_numbers(fold, new, old))
         runs = [joined(parts) for parts in zip(*backtests, strict=True)]
-        lead = measure_lead(
-            runs[0], runs[1], rule, Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)
-        )
+        resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)
+        lead = measure_lead(runs[0], runs[1], rule, resampling)
         history = check_history(self.panel, (), read_part(self.old.run_folder / MANIFEST, "data"))
         gaps = self.old_data.gap_note()
         numbers = RetrainNumbers(
@@ -202,10 +201,9 @@ class Retraining(Job):
 
     def _fold_numbers(self, fold: Fold, new: Backtest, old: Backtest) -> FoldNumbers:
         (piece,), (test,), dates = fold.pieces, fold.tests, self.panel.dates
-        ratios = [float(sharpe(one.returns, one.cash_returns, one.bars_per_year)) for one in (old, new)]
-        begin, end, judged_from, judged_until = (
-            str(dates[bar]) for bar in (piece.start, piece.stop - 1, test.start, test.stop - 1)
-        )
+        ratios = [sharpe_of(one) for one in (old, new)]
+        ends = (piece.start, piece.stop - 1, test.start, test.stop - 1)
+        begin, end, judged_from, judged_until = (str(dates[bar]) for bar in ends)
         return FoldNumbers(begin, end, fold.validation, judged_from, judged_until, len(new.returns), *ratios)
 
 

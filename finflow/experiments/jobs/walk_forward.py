@@ -18,12 +18,13 @@ import numpy as np
 from finflow.arrays import IntArray
 from finflow.config import Config, ProtocolConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import ConfigError, MarketError
+from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.market.features.feature_set import Features
 from finflow.market.features.rolling_windows import DAILY_WINDOWS, windows_of
 from finflow.market.panel import MarketPanel, split_panel
 from finflow.market.sources.panel_loader import load_panel
+from finflow.offline.collection import refuse_own_decisions
 from finflow.strategies.strategy import Strategy
 from finflow.training.data.training_data import TrainingData, prepare_pieces
 from finflow.training.judging.agent_strategy import Agents
@@ -80,15 +81,6 @@ def load_before_test(config: Config) -> tuple[MarketPanel, int]:
     panel = load_panel(config.market)
     split = split_panel(panel, config.market)
     return panel.until(split.validation_end), split.train_end
-
-
-def refuse_own_decisions(config: Config) -> None:
-    """Refuse to learn from a user's own decisions; a ConfigError."""
-    if config.offline.decisions:
-        raise ConfigError(
-            "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
-            "day know its prices; leave offline.decisions out"
-        )
 
 
 def history_of(panel: MarketPanel) -> int:
@@ -192,8 +184,7 @@ def _seen(learned: IntArray, tests: tuple[range, ...], embargo: int, history: in
     for part in np.split(learned, np.flatnonzero(np.diff(learned) > 1) + 1):
         if len(part):
             start = int(part[0])
-            ended = [test.stop for test in tests if test.stop <= start]
-            held_out = max(ended) + embargo if ended else 0
+            held_out = max((test.stop + embargo for test in tests if test.stop <= start), default=0)
             yield range(max(held_out, start - history), int(part[-1]) + 1)
 
 
@@ -201,5 +192,4 @@ def _validation(pieces: tuple[range, ...], share: float, history: int) -> int:
     """Bars to choose by: a share of all of them, and no more than half of what the last piece has after its history."""
     if not pieces:
         return 0
-    usable = max(len(pieces[-1]) - history, 0)
-    return min(int(share * sum(len(piece) for piece in pieces)), usable // 2)
+    return min(int(share * sum(len(piece) for piece in pieces)), max(len(pieces[-1]) - history, 0) // 2)

@@ -79,12 +79,10 @@ def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialC
     seen, train_end = load_before_test(config)
     protocol, tune = config.evaluation.protocol, config.tune
     history, protocol = history_of(seen), protocol.model_copy(update={"folds": tune.folds})
-    several = tune.folds > 1
-    folds = (
-        folds_of("walk-forward", seen.n_bars, protocol, history)
-        if several
-        else (last_fold(train_end, seen.n_bars, protocol, history),)
-    )
+    if tune.folds > 1:
+        folds = folds_of("walk-forward", seen.n_bars, protocol, history)
+    else:
+        folds = (last_fold(train_end, seen.n_bars, protocol, history),)
     seeds = tuple(range(config.train.seed, config.train.seed + tune.seeds))
     context = TrialContext(config, seen, folds, seeds, tuple(searched), tries)
     for fold in folds:

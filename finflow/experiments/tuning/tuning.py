@@ -242,10 +242,9 @@ def conclude(tuning: Tuning) -> StudyOutcome:
         reasons = [reason_of(trial) for trial in trials if trial.state == TrialState.FAIL]
         first = f": the first because {reasons[0]}" if reasons else ""
         raise TrainingError(f"none of {counts.finished} trials completed{first}; the report is {report}")
-    objective = tuning.context.config.tune.objective
     lines = [
         f"{counts.all} trials: {counts.complete} completed, {counts.pruned} stopped early, {counts.failed} failed",
-        f"best: trial {best.number}, {describe_outcome(best, objective)}",
+        f"best: trial {best.number}, {describe_outcome(best, tuning.context.config.tune.objective)}",
         f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / BEST))}",
     ]
     return StudyOutcome(tuning.folder, report, lines)

@@ -95,8 +95,7 @@ def _garman_klass(v: PanelView, w: FeatureWindows) -> FloatArray:
 def _overnight_risk(v: PanelView, w: FeatureWindows) -> FloatArray:
     night = np.maximum(rolling.total(v.overnight**2, w.medium), 0.0)
     day = np.maximum(rolling.total((v.returns - v.overnight) ** 2, w.medium), 0.0)
-    share: FloatArray = night / np.maximum(night + day, w.medium * FLOOR**2)
-    return share
+    return np.asarray(night / np.maximum(night + day, w.medium * FLOOR**2))
 
 
 def _log_ratio(top: FloatArray, bottom: FloatArray) -> FloatArray:

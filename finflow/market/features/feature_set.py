@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finflow.arrays import BoolArray, FloatArray
 from finflow.config import LENSES, FeaturesConfig
-from finflow.errors import MarketError, typed_line
+from finflow.errors import MarketError, refuse, typed_line
 from finflow.imports import import_path
 from finflow.market.features.asset_features import ASSET_FEATURES, FILTER_FEATURES, features_of
 from finflow.market.features.market_features import (
@@ -241,8 +241,7 @@ def user_feature(path: str) -> UserFeature:
         function = import_path(place)
     except Exception as error:
         raise MarketError(f"the feature {place!r} cannot be imported: {typed_line(error)}") from error
-    if not callable(function):
-        raise MarketError(f"the feature {place!r} is not a function of the panel")
+    refuse(not callable(function), f"the feature {place!r} is not a function of the panel", MarketError)
 
     def compute(panel: MarketPanel) -> FloatArray:
         try:
@@ -256,8 +255,7 @@ def user_feature(path: str) -> UserFeature:
             )
         if lens and values.ndim == 1:
             raise MarketError(f"the feature {place!r} is of the market, which every expert reads; leave @{lens} out")
-        if not np.isfinite(values).any():
-            raise MarketError(f"the feature {place!r} has not one finite value")
+        refuse(not np.isfinite(values).any(), f"the feature {place!r} has not one finite value", MarketError)
         return values
 
     return UserFeature(name, (lens,) if lens else LENSES, compute)

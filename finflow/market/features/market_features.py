@@ -148,8 +148,7 @@ def fit_turbulence(view: PanelView, fit_until: int) -> TurbulenceFit:
     counts = np.isfinite(training).sum(axis=0)
     used = counts >= _FEWEST
     known = np.isfinite(view.returns) & used
-    fitted = np.where(known[1:fit_until], training, 0.0)
-    center = fitted.sum(axis=0) / np.maximum(counts, 1)
+    center = np.where(known[1:fit_until], training, 0.0).sum(axis=0) / np.maximum(counts, 1)
     centred = np.where(known[1:fit_until], training - center, 0.0)
     scale = np.maximum(np.sqrt((centred * centred).sum(axis=0) / np.maximum(counts - 1, 1)), FLOOR)
     standard = _standardised(view, known, center, scale)

@@ -65,15 +65,14 @@ def fit_switching(returns: FloatArray, known: BoolArray) -> SwitchingModel:
     for _ in range(ITERATIONS):
         densities = model.log_densities(returns, known)
         smoothed, pairs, likelihood = forward_backward(densities, model.transitions, model.smoothed[0])
-        moved = SwitchingModel(
+        before = model.log_likelihood
+        model = SwitchingModel(
             *_regimes(returns, smoothed * known[:, None]),
             pairs / pairs.sum(axis=1, keepdims=True),
             smoothed,
             likelihood,
         )
-        converged = likelihood - model.log_likelihood < TOLERANCE
-        model = moved
-        if converged:
+        if likelihood - before < TOLERANCE:
             break
     return model
 

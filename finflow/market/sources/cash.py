@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from finflow.arrays import DateArray, FloatArray
-from finflow.errors import MarketError
+from finflow.errors import MarketError, refuse
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.panel_checks import not_after, refuse_rows
 from finflow.market.sources.price_sheet import read_sheet
@@ -84,8 +84,7 @@ def read_rates(path: Path) -> CashRates:
 
     refuse_rows(not_after(days), misplaced)
     known = np.isfinite(rates)
-    if not known.any():
-        raise MarketError(f"{path} has no rates")
+    refuse(not known.any(), f"{path} has no rates", MarketError)
     return CashRates(days[known], rates[known], path, sheet.sha256)
 
 

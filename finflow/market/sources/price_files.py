@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finflow.errors import MarketError
+from finflow.errors import MarketError, refuse
 from finflow.market.price_adjustments import PriceTables, SourcePrices
 from finflow.market.sources.price_sheet import KINDS, PriceSheet, plain_name, read_sheet
 
@@ -90,8 +90,7 @@ def read_prices(
     tables, adjusted = _with_adjusted_closes(path, tables, auto_adjust and not dividends)
     if "volume" in tables:  # nothing traded where nothing is listed is no volume
         volume = tables["volume"]
-        unlisted = tables["close"].reindex(columns=volume.columns).isna()
-        tables["volume"] = volume.mask((volume == 0.0) & unlisted)
+        tables["volume"] = volume.mask((volume == 0.0) & tables["close"].reindex(columns=volume.columns).isna())
     facts = {
         "source": kind,
         "file": path.name,
@@ -158,8 +157,7 @@ def _file(sheet: PriceSheet, wanted: _Wanted) -> _Layout:
             if field is not None and found.setdefault(field, {}).setdefault(asset, position) != position:
                 raise MarketError(f"{sheet.path}: {label} of {asset!r} appears more than once")
         names = tuple(found.get("close", found.get(_ADJUSTED, {})))
-        if not names:
-            raise MarketError(f"{sheet.path} has no column Close under its two lines of names")
+        refuse(not names, f"{sheet.path} has no column Close under its two lines of names", MarketError)
         kept = [name for name in names if name in wanted]
         tables = {
             field: pd.DataFrame({name: sheet.numbers(at[name]) for name in kept if name in at}, index=sheet.days)
@@ -216,8 +214,7 @@ def _files(path: Path, kind: str) -> list[Path]:
 
 
 def _wide(sheet: PriceSheet, wanted: _Wanted) -> pd.DataFrame:
-    names = [name for _, name in sheet.columns]
-    columns = {name: sheet.numbers(i) for i, name in enumerate(names) if name in wanted}
+    columns = {name: sheet.numbers(i) for i, (_, name) in enumerate(sheet.columns) if name in wanted}
     return pd.DataFrame(columns, index=sheet.days)
 
 
@@ -231,9 +228,8 @@ def _like(sheet: PriceSheet, lead: PriceSheet, wanted: _Wanted, sparse: bool) ->
         raise MarketError(f"{lacks.path} has no row of {lacking[0].date()}, and {has.path.name} has one")
     if not sheet.days.equals(lead.days[lead.days.isin(sheet.days)] if sparse else lead.days):
         raise MarketError(f"{sheet.path} has its dates in another order than {lead.path.name}, or repeats one")
-    unknown = [name for name in sheet.columns if name not in lead.columns]
-    if unknown:
-        raise MarketError(f"{sheet.path} has a column {unknown[0][1]!r}, and {lead.path.name} has none")
+    unknown = next((column[1] for column in sheet.columns if column not in lead.columns), None)
+    refuse(unknown, f"{sheet.path} has a column {unknown!r}, and {lead.path.name} has none", MarketError)
     return _wide(sheet, wanted).reindex(lead.days) if sparse else _wide(sheet, wanted)
 
 
@@ -267,8 +263,7 @@ def _rows(
             raise MarketError(f"{sheet.path}: columns {labels[fields[field]]!r} and {label!r} are the same field")
         if field is not None:
             fields[field] = position
-    if not any(close in fields for close in _CLOSES):
-        raise MarketError(lacks_close)
+    refuse(not any(close in fields for close in _CLOSES), lacks_close, MarketError)
     numbers: dict[str, Any] = {field: sheet.numbers(position) for field, position in fields.items()}
     return pd.DataFrame({"day": sheet.days.astype("datetime64[s]"), "asset": assets, **numbers})
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from finflow.arrays import FloatArray
 from finflow.config.section_types import first_repeated
-from finflow.errors import MarketError, one_line
+from finflow.errors import MarketError, one_line, refuse
 from finflow.files import read_input, read_table
 from finflow.market.panel_checks import refuse_rows
 
@@ -138,8 +138,7 @@ def _read_parquet(path: Path, digest: str) -> PriceSheet:
         index = pd.DataFrame({k: frame.index.get_level_values(k) for k in range(frame.index.nlevels)})
         columns = [*(("", str(name or "index")) for name in frame.index.names), *columns]
         frame = pd.concat([index, frame.reset_index(drop=True)], axis=1)
-    if not columns:
-        raise MarketError(f"{path} has no columns; expected dates and one column an asset")
+    refuse(not columns, f"{path} has no columns; expected dates and one column an asset", MarketError)
     frame = frame.set_axis(range(len(columns)), axis=1).reset_index(drop=True)
     return _sheet(path, digest, frame, columns, lambda row: f"row {row + 1}")
 
@@ -178,8 +177,7 @@ def _sheet(
     positions = [position for position in range(len(columns)) if position not in (date, name)]
     kept = tuple(columns[position] for position in positions)
     for position in positions:
-        if not columns[position][1]:
-            raise MarketError(f"{path}: column {position + 1} has no name")
+        refuse(not columns[position][1], f"{path}: column {position + 1} has no name", MarketError)
     if (repeated := first_repeated([" of ".join(filter(None, pair)) for pair in kept])) is not None:
         raise MarketError(f"{path}: column {repeated!r} appears more than once")
     days = _dates(path, frame[date], columns[date][1] or columns[date][0], place)

@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from finflow.errors import MarketError, one_line
+from finflow.errors import MarketError, one_line, refuse
 from finflow.market.price_adjustments import SourcePrices
 
 SP500, MARKET = "SP500", "Market"
@@ -91,16 +91,14 @@ def french_portfolios() -> SourcePrices:
             "market.source = french needs the package linearmodels, which has the data: pip install 'finflow[markets]'"
         )
     table, digest = package_table(path, "bz2", f"{path} of linearmodels")
-    lacking = [name for name in _COLUMNS if name not in table]
-    if lacking:
-        raise MarketError(f"{path} of linearmodels has no column {lacking[0]!r}; install linearmodels 7.1")
+    lacking = next((name for name in _COLUMNS if name not in table), None)
+    refuse(lacking, f"{path} of linearmodels has no column {lacking!r}; install linearmodels 7.1", MarketError)
     months = pd.DatetimeIndex(pd.to_datetime(table["dates"])).to_period("M")
     ends = pd.period_range(months[0] - 1, months[-1], freq="M")
     returns = table.loc[:, list(_PORTFOLIOS)].assign(**{MARKET: table["MktRF"] + table["RF"]})
     if len(ends) != len(months) + 1 or returns.isna().to_numpy().any() or table["RF"].isna().any():
         raise MarketError(f"{path} of linearmodels lacks a month or a return; install linearmodels 7.1")
     growth = np.vstack([np.ones(returns.shape[1]), np.cumprod(1.0 + returns.to_numpy(dtype=np.float64), axis=0)])
-    days = ends.to_timestamp(how="end").normalize()
     cash = np.concatenate([[0.0], table["RF"].to_numpy(dtype=np.float64)])
     facts = {
         "source": "french",
@@ -121,5 +119,5 @@ def french_portfolios() -> SourcePrices:
             "be traded at the costs assumed here, and CRSP has been corrected since"
         ),
     }
-    close = pd.DataFrame(growth, index=days, columns=list(returns.columns))
+    close = pd.DataFrame(growth, index=ends.to_timestamp(how="end").normalize(), columns=list(returns.columns))
     return SourcePrices({"close": close}, facts, benchmark=MARKET, cash=cash)

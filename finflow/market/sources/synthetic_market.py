@@ -79,8 +79,7 @@ def _normal_nodes(dimensions: int, degree: int = 5) -> tuple[FloatArray, FloatAr
     weights = weights / weights.sum()
     grids = np.meshgrid(*[points] * dimensions, indexing="ij")
     shares = np.meshgrid(*[weights] * dimensions, indexing="ij")
-    nodes: FloatArray = np.stack([grid.ravel() for grid in grids], axis=1)
-    return np.prod([share.ravel() for share in shares], axis=0), nodes
+    return np.prod([share.ravel() for share in shares], axis=0), np.stack([grid.ravel() for grid in grids], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +153,7 @@ class MeanRevertingReturns:
         spread = scipy.signal.lfilter([1.0], [1.0, -self.persistence], shocks)
         walk = self.mean + self.common * rng.standard_normal(bars)
         walk[0] = 0.0
-        log_prices: FloatArray = np.cumsum(walk)[:, None] + self.loadings * spread[:, None]
-        return log_prices
+        return np.asarray(np.cumsum(walk)[:, None] + self.loadings * spread[:, None])
 
     def filtered(self, log_prices: FloatArray) -> FloatArray:
         return log_prices[:, 0] - log_prices[:, -1]
@@ -219,8 +217,7 @@ class Regimes:
             standard = np.linalg.solve(root, (returns - mean).T)
             columns.append(-0.5 * (standard**2).sum(axis=0) - np.log(np.diag(root)).sum())
         # clipped so that exp cannot overflow; beyond it the belief is 0 or 1 to the last bit
-        odds: FloatArray = np.exp(np.clip(columns[1] - columns[0], -60.0, 60.0))
-        return odds
+        return np.asarray(np.exp(np.clip(columns[1] - columns[0], -60.0, 60.0)))
 
     def filtered(self, log_prices: FloatArray) -> FloatArray:
         belief, result = self._share, [self._share]
@@ -279,8 +276,7 @@ def process_of(config: SyntheticConfig) -> PriceProcess:
 
 def synthetic_prices(config: SyntheticConfig) -> SourcePrices:
     """Draw the prices of the configured market from its seed."""
-    rng = np.random.default_rng(config.seed)
-    log_prices = process_of(config).draw(rng, config.bars)
+    log_prices = process_of(config).draw(np.random.default_rng(config.seed), config.bars)
     if np.abs(log_prices).max() > _LARGEST_LOG_PRICE:
         raise MarketError(
             f"prices of the {config.kind} market leave the range of numbers within {config.bars} bars; set fewer "

@@ -99,9 +99,8 @@ def fetch_prices(
 ) -> tuple[PriceTables, dict[str, Any]]:
     found = request_prices(config, tickers, download)
     fields = [field for field in _FIELDS.values() if all(field in found[name] for name in tickers)]
-    tables, notes = checked_tables(
-        {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}, assets
-    )
+    joined = {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}
+    tables, notes = checked_tables(joined, assets)
     return tables, {
         "source": "yfinance",
         "yfinance": metadata.version("yfinance"),
@@ -228,10 +227,9 @@ def same_calendar(tables: PriceTables) -> PriceTables:
     close = tables["close"]
     present = close.notna().to_numpy()
     rows = np.arange(len(close))[:, None]
-    first = present.argmax(axis=0)
     last = len(close) - 1 - present[::-1].argmax(axis=0)
     last = np.where(last >= len(close) - 1 - _LIVE_BARS, len(close) - 1, last)
-    holes = (rows >= first) & (rows <= last) & ~present
+    holes = (rows >= present.argmax(axis=0)) & (rows <= last) & ~present
     for column, name in enumerate(close.columns):
         missing = np.flatnonzero(holes[:, column])
         longest = max(np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1), key=len)

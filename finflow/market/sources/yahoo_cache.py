@@ -146,8 +146,7 @@ def _extend(
         return None
     again = close.iloc[-OVERLAP:]
     live = [str(name) for name in close.columns if bool(again[name].notna().any())]
-    latest = config.model_copy(update={"start": again.index[0].date()})
-    found = request_prices(latest, live, download)
+    found = request_prices(config.model_copy(update={"start": again.index[0].date()}), live, download)
     factors = _restated(close, found)
     if factors:
         found |= request_prices(config, list(factors), download)

@@ -101,8 +101,7 @@ class AnswerSession:
         has changed then.
         """
         with self._lock:
-            if number != self.current:
-                raise StaleQuestionError("the page is out of date: another question is shown now")
+            refuse(number != self.current, "the page is out of date: another question is shown now", StaleQuestionError)
             if act == "undo":
                 if self._dealt:
                     last, pair = next(reversed(self._dealt.items()))
@@ -296,12 +295,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Take an answer, a skip or an undo, and send the next question."""
         if self._from_own_page():
             status, told = self._taken()
-            page = (
-                {"html": self.server.page(self.server.session)}
-                if status in (HTTPStatus.OK, HTTPStatus.CONFLICT)
-                else {}
-            )
-            self._send_json(status, {**told, **page})
+            if status in (HTTPStatus.OK, HTTPStatus.CONFLICT):
+                told["html"] = self.server.page(self.server.session)
+            self._send_json(status, told)
 
     def _taken(self) -> tuple[HTTPStatus, dict[str, str]]:
         if self.path != "/answer":
