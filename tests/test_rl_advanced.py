@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from finflow import (
+    PPO_PRESETS,
     AdvancedPPOTrainer,
     CheckpointConfig,
     CheckpointManager,
@@ -297,5 +298,6 @@ def test_a_training_is_one_call_and_a_task_has_its_preset() -> None:
     trainer = train_advanced_ppo(env, n_iterations=2, settings="CartPole-v1")
     assert trainer.get_full_statistics()["decisions"] == 2 * 128
     assert (trainer.settings.learning_rate, trainer.settings.clip) == (3e-4, 0.2)
+    assert AdvancedPPOTrainer(4, 2, settings=PPO_PRESETS["Atari"]).settings.clip == 0.1
     with pytest.raises(ConfigError, match="there are CartPole-v1, LunarLander-v3, Atari, MuJoCo"):
         AdvancedPPOTrainer(4, 2, settings="Pong")

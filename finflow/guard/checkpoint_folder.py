@@ -301,11 +301,17 @@ def _is_plain(value: Any) -> bool:
         return False
 
 
+MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg"})
+"""What optimisers keep in the shape of a parameter."""
+
+
 def _optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], Json]:
     """An optimiser's moments by parameter number, and its learning rates."""
     tensors = {}
     for number, moments in optimiser.state_dict()["state"].items():
         for key, tensor in moments.items():
+            if not isinstance(tensor, Tensor):
+                raise CheckpointError(f"{type(optimiser).__name__} keeps {key} of the type {type(tensor).__name__}")
             tensors[f"{number}.{key}"] = tensor.detach().clone()
     return tensors, [group["lr"] for group in optimiser.param_groups]
 
@@ -316,7 +322,7 @@ def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tens
     moments: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, key = name.split(".", 1)
-        if key != "step":
+        if key in MOMENTS:
             check_like(tensor, parameters[int(number)])
         moments.setdefault(int(number), {})[key] = tensor.clone()  # the optimiser goes on to write in it
     whole["state"] = moments

@@ -7,6 +7,7 @@ Snapshots are kept in memory for a rollback, and written to a folder, atomically
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from finflow.guard.checkpoint_settings import CheckpointConfig, CheckpointMetric
 from finflow.guard.rollback import RollbackManager, Snapshot
 from finflow.tensor_file import read_tensors
 
+UNLIMITED = 1_000_000  # files are removed with the checkpoints in memory
 State = tuple[int, dict[str, Tensor], dict[str, Any]]
 """Step, tensors and state of a checkpoint."""
 
@@ -56,10 +58,14 @@ class CheckpointManager:
             raise ConfigError(f"a manager takes CheckpointConfig(checkpoint_dir, ...), not {type(config).__name__}")
         self.config, folder = config, config.checkpoint_dir
         self.manager = RollbackManager(config.keys)
-        self.folder = None if folder is None else CheckpointFolder(Path(folder), config.max_checkpoints)
+        self.folder = None if folder is None else CheckpointFolder(Path(folder), max_checkpoints=UNLIMITED)
         self.last_saved: int | None = None
         self.failed: int | None = None  # step of the check that failed last
         self.checked, self.confirmed, self.last_reason = False, True, ""
+
+    def is_in(self, folder: Path) -> bool:
+        """Return True where its files are written to a folder."""
+        return self.folder is not None and self.folder.folder.resolve() == folder.resolve()
 
     @property
     def suspicious(self) -> bool:
@@ -86,16 +92,22 @@ class CheckpointManager:
         ``scheduler``, where there is one, has ``state_dict`` and ``load_state_dict``, or ``capture`` and ``restore``.
         Raises OutputError if the folder cannot be written; the checkpoint is then kept in memory.
         """
-        self.save_state(step, *capture(_Loop(network, optimizer, scheduler)), metrics)
+        masks = {f"network/{name}" for name, buffer in network.named_buffers() if not bool(buffer.isnan().any())}
+        self.save_state(step, *capture(_Loop(network, optimizer, scheduler)), metrics, masks)
 
     def save_state(
-        self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], metrics: CheckpointMetrics
+        self,
+        step: int,
+        tensors: dict[str, Tensor],
+        state: dict[str, Any],
+        metrics: CheckpointMetrics,
+        masks: Collection[str] = (),
     ) -> None:
-        """Keep a captured state as a checkpoint; the best and the latest are separate files."""
-        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        """Keep a captured state as a checkpoint, of which only ``masks`` may be infinite."""
+        if not all(name in masks or bool(tensor.isfinite().all()) for name, tensor in tensors.items()):
             return
         known = {name: value for name, value in asdict(metrics).items() if value is not None and math.isfinite(value)}
-        content = {"step": step, "metrics": known, "state": state}
+        content, before = {"step": step, "metrics": known, "state": state}, list(self.manager.snapshots)
         self.manager.save(step, tensors, content, known.get("mean_reward"))
         self.last_saved, newest = step, self.manager.snapshots[-1]
         newest.healthy = newest.healthy and not metrics.fault(self.config.rollback_on_kl_threshold)
@@ -103,6 +115,7 @@ class CheckpointManager:
             self.manager.prefer(newest)
         if self.folder is not None:
             self.folder.save(step, tensors, content)
+        self._remove(before)
         if self._best is newest:
             self._write(BEST, newest)
 
@@ -121,8 +134,10 @@ class CheckpointManager:
 
     def confirm(self) -> None:
         """Take all checkpoints for healthy: nothing is wrong after the last of them."""
-        best, self.confirmed = self._best, True
+        best, before = self._best, list(self.manager.snapshots)
+        self.confirmed, self.failed = True, None
         self.manager.confirm()
+        self._remove(before)
         if self._best is not best:
             self._write(BEST, self._best)
 
@@ -140,7 +155,7 @@ class CheckpointManager:
     def rollback_state(self, reason: str, older: bool) -> State:
         """The checkpoint to roll back to: an ``older`` one, or the newest; counts as a rollback."""
         if self.manager.last_healthy is None:
-            raise CheckpointError("there is no healthy checkpoint to go back to: save one before the loop begins")
+            raise CheckpointError("there is no healthy checkpoint to go back to: save one with finite weights first")
         before = list(self.manager.snapshots)
         snapshot = self.manager.take(before[-1].update if self.failed is None else self.failed, older)
         self._drop([one for one in before if not any(one is kept for kept in self.manager.snapshots)])
@@ -179,13 +194,19 @@ class CheckpointManager:
         """Discard checkpoints, and their files; the latest is then the newest of those that stay."""
         best = self._best
         self.manager.forget(gone)
-        if self.folder is None or not gone:
+        if not gone:
             return
-        for one in gone:
-            self.folder.path(numbered(one.update)).unlink(missing_ok=True)
+        self._remove(gone)
         self._write(LATEST, self.manager.snapshots[-1] if self.manager.snapshots else None)
         if self._best is not best:
             self._write(BEST, self._best)
+
+    def _remove(self, before: list[Snapshot]) -> None:
+        """Remove the numbered files of those that are not kept any more."""
+        kept = {one.update: one for one in self.manager.snapshots}
+        for one in before if self.folder is not None else ():
+            if kept.get(one.update) is not one:
+                self._write(numbered(one.update), kept.get(one.update))
 
     def _write(self, name: str, one: Snapshot | None) -> None:
         """Write a checkpoint under a name of its own, or remove that file where there is none."""

@@ -58,6 +58,16 @@ class CheckpointMetrics:
     explained_variance: float | None
     entropy: float | None = None
 
+    def __post_init__(self) -> None:
+        """Take numbers of any library as plain ones."""
+        try:
+            for name, value in vars(self).items():
+                plain = value.item() if hasattr(value, "item") else value  # a tensor's, or an array's
+                kind = int if name == "step" else float
+                object.__setattr__(self, name, plain if plain is None else kind(plain))
+        except (TypeError, ValueError, RuntimeError):
+            raise ConfigError(f"{name} of CheckpointMetrics is a number, not {value!r}"[:200]) from None
+
     @property
     def loss(self) -> float | None:
         """Policy loss plus value loss."""
@@ -102,6 +112,8 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         _ = self.keys
+        if not isinstance(self.checkpoint_dir, str | Path | None):
+            raise ConfigError(f"checkpoint_dir is the name of a folder, or None, not {self.checkpoint_dir!r}")
 
     @property
     def keys(self) -> RollbackConfig:

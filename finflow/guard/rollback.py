@@ -74,7 +74,8 @@ class RollbackTriggers:
             self.suspects[name] = 0 if within else self.suspects.get(name, 0) + 1
             if self.suspects[name] >= self._needed:
                 reasons.append(SENTENCES[name].format(value, limit))
-            self.windows[name].add(value)
+            if within or not self.strict:  # a spike would hide the next one in a plain mean
+                self.windows[name].add(value)
         return bool(reasons), "; ".join(reasons)
 
     @property
@@ -165,8 +166,7 @@ class RollbackManager:
         """Keep a snapshot, on probation; the first of a phase is healthy at once."""
         self.snapshots.append(Snapshot(step, tensors, state, score, healthy=not self.snapshots))
         self.saved += 1
-        while len(self.snapshots) > self.config.max_checkpoints:
-            self.snapshots.pop(0 if any(one.healthy for one in self.snapshots[1:]) else 1)
+        self._prune()
 
     def advance(self, step: int, alarmed: bool) -> bool:
         """End probations, or discard snapshots on probation after an alarm.
@@ -190,6 +190,15 @@ class RollbackManager:
             if not one.healthy and one.update <= upto:
                 one.healthy = True
                 self.prefer(one)
+        self._prune()
+
+    def _prune(self) -> None:
+        """Drop the oldest snapshots, but never the newest one, nor the only healthy one."""
+        while len(self.snapshots) > self.config.max_checkpoints:
+            place = 0 if any(one.healthy for one in self.snapshots[1:]) else 1
+            if place == len(self.snapshots) - 1:
+                break
+            self.snapshots.pop(place)
 
     def prefer(self, one: Snapshot) -> None:
         """Take a snapshot for the best where its score is the highest so far."""
@@ -272,7 +281,7 @@ class RollbackManager:
 
     def get_statistics(self) -> dict[str, float | int | None]:
         """Number of snapshots, the best among them, and the rollbacks so far."""
-        scored = [one for one in (self.best, *self.snapshots) if one is not None and one.score is not None]
+        scored = [one for one in (self.best, *self._healthy) if one is not None and one.score is not None]
         best = max(scored, key=lambda one: one.rank, default=None)
         return {
             "num_checkpoints": len(self._kept),

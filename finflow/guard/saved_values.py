@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from finflow.errors import CheckpointError
 from finflow.guard.checkpoint_folder import SUFFIX
 from finflow.tensor_file import read_tensors, write_tensors
 
+PICKLES = (".pt", ".pth", ".pkl", ".ckpt", ".bin")
 TENSOR, PAIRS, TUPLE, NUMBER = "$tensor", "$pairs", "$tuple", "$number"  # keys of what JSON itself does not know
 
 
@@ -23,22 +25,28 @@ def save_checkpoint(state: Mapping[str, Any], path: str | Path) -> Path:
     Values are tensors, numbers, text, None, and lists, tuples and mappings of them. The file ends in ``.safetensors``:
     of ``x.pt`` it is ``x.safetensors``, and a warning says so. Raises CheckpointError for a value of another kind.
     """
-    file = Path(path).with_suffix(SUFFIX)
-    if file != Path(path):
+    file = _file_of(path)
+    if Path(path).suffix in PICKLES:
         warnings.warn(f"{path} would be a pickle: {file} is written", stacklevel=2)
     tensors: dict[str, Tensor] = {}
-    content = _encode(state, "", tensors)
+    content = _encode(dict(state), "", tensors)
     write_tensors(file, tensors, {"values": content})
     return file
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a dictionary of `save_checkpoint`; a CheckpointError if it is missing, damaged, or something else."""
-    tensors, content = read_tensors(Path(path))
+    tensors, content = read_tensors(_file_of(path))
     try:
         return dict(_decode(content["values"], tensors))
     except (LookupError, TypeError, ValueError):
         raise CheckpointError(f"{path} holds no dictionary of save_checkpoint") from None
+
+
+def _file_of(path: str | Path) -> Path:
+    given = Path(path)
+    bare = given.with_suffix("") if given.suffix in PICKLES else given
+    return bare if bare.suffix == SUFFIX else bare.with_name(bare.name + SUFFIX)
 
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -46,7 +54,9 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         number = str(len(tensors))
         tensors[number] = value.detach().cpu().clone().contiguous()
         return {TENSOR: number}
-    if isinstance(value, Mapping):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping) and all(isinstance(key, str | int) for key in value):
         return {PAIRS: [[key, _encode(inner, f"{name}/{key}", tensors)] for key, inner in value.items()]}
     if isinstance(value, list | tuple):
         parts = [_encode(inner, f"{name}/{place}", tensors) for place, inner in enumerate(value)]

@@ -25,7 +25,6 @@ from finflow.guard.signals import ALARM, INFO, LEVELS, WARNING, Event, RewardHac
 CRITIC = frozenset({"q", "critic_loss", "critic_gradient", "critic_parameters", "target_critic_parameters"})
 """Signals of the critic alone; after a rollback for these, the agent's transitions are kept."""
 
-KEYS = {"q": "q_largest", "critic_loss": "q_loss"}  # of an update's metrics, where they differ from the signals
 Q_LIMIT = 100.0  # largest healthy magnitude of Q, in scaled rewards, at gamma 0.99
 ENTROPY_LIMIT = 0.01  # smallest healthy H(w) / ln K and exp((H - H_max) / (K - 1))
 ACTOR_LOSS_LIMIT = 50.0
@@ -49,11 +48,13 @@ PROBE_HITS = 2  # beyond the limit for an alarm, of signals measured on fixed st
 
 RENAMED = {
     "policy_loss": "actor_loss",
-    "value_loss": "q_loss",
-    "largest_value": "q_largest",
+    "value_loss": "critic_loss",
+    "q_loss": "critic_loss",
+    "largest_value": "q",
+    "q_largest": "q",
     "gradient_norm": "policy_gradient",
 }
-"""Figures of some algorithms, by the names that the monitor watches."""
+"""Figures of some algorithms, by the signals that they are of; the largest Q comes before the mean."""
 SMALLEST_WEIGHT = 1e-30  # mean weight of a likelihood that its loss is divided by
 
 
@@ -111,14 +112,13 @@ class StabilityMonitor:
     def observe(self, update: int, metrics: Mapping[str, float]) -> list[Event]:
         """Check the figures of one update: those in ``WATCHED`` have limits, and all of them must be finite."""
         self.update = update
-        broken = sorted(name for name, value in metrics.items() if not math.isfinite(value))
+        broken = sorted({RENAMED.get(name, name) for name, value in metrics.items() if not math.isfinite(value)})
         if broken:
             return self.check_skip(", ".join(broken))
         self.skipped = 0
-        figures = {name: metrics.get(KEYS.get(name, name)) for name in WATCHED}
-        largest = figures["q"] if figures["q"] is not None else metrics.get("q")
-        figures["q"] = None if largest is None else abs(largest)
-        known = ((name, value) for name, value in figures.items() if value is not None)
+        figures = dict(metrics) | {RENAMED[name]: value for name, value in metrics.items() if name in RENAMED}
+        figures |= {"q": abs(figures["q"])} if "q" in figures else {}
+        known = ((name, figures[name]) for name in WATCHED if name in figures)
         return [event for name, value in known for event in self._compare(name, value, self._limit(name))]
 
     def check_skip(self, what: str) -> list[Event]:
@@ -160,6 +160,8 @@ class StabilityMonitor:
         asset may be right.
         """
         limit, events = ENTROPY_LIMIT, []
+        if not all(math.isfinite(value) for value in (concentration, policy) if value is not None):
+            return [self._event(ALARM, "policy_entropy", "an entropy is not finite")]
         if concentration is not None:
             sudden = reference is not None and reference > HEALTHY_SHARE * limit
             events += self._judge("concentration", concentration < limit, sudden, concentration, limit, hits=PROBE_HITS)
@@ -172,14 +174,16 @@ class StabilityMonitor:
 
         ``refused``: transitions that are not learned from, since their rewards are impossibly large.
         """
-        numbers, window = _array(rewards), self.windows["rewards"]
+        numbers, window, centre = _array(rewards), self.windows["rewards"], self.windows["rewards"].centre
         far = self.config.reward_outlier * window.deviation if window.ready else REWARD_OUTLIER
-        outliers = int((~(np.abs(numbers - window.centre) <= far)).sum())
+        away = np.where(np.isfinite(numbers), np.abs(numbers - centre), np.inf)
+        worst = float(numbers[away.argmax()]) if away.size else 0.0
         for value in numbers[np.isfinite(numbers)]:
             window.add(float(value))
         if refused:
             return [self._event(WARNING, "rewards", f"{refused} transitions were not stored: impossibly large rewards")]
-        return self._judge("rewards", outliers > 0, False, float(outliers), None)
+        limit = centre + math.copysign(far, worst - centre)
+        return self._judge("rewards", bool((away > far).any()), False, worst, limit)
 
     def check_policy(self, figures: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
         """Check figures of ``signals.policy_figures`` on fixed states: now, and at the last healthy snapshot."""
@@ -293,10 +297,10 @@ class GuardState:
         if not figures:
             self.monitor.update = update
             return self.monitor.check_skip("a batch")
-        renamed = {RENAMED.get(name, name): value for name, value in figures.items()}
+        renamed = dict(figures) | {RENAMED[name]: value for name, value in figures.items() if name in RENAMED}
         if "actor_loss" in renamed and "mean_weight" in renamed:  # of a likelihood: for weights of 1 on average
             renamed["actor_loss"] /= max(renamed["mean_weight"], SMALLEST_WEIGHT)
-        for name, key in (("critic", "q_loss"), ("actor", "actor_loss")):
+        for name, key in (("critic", "critic_loss"), ("actor", "actor_loss")):
             if math.isfinite(renamed.get(key, math.nan)):  # others are what the update is skipped for
                 self.note(name, renamed[key])
         return self.monitor.observe(update, renamed)

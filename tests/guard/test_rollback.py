@@ -14,7 +14,7 @@ from torch import nn
 
 from finflow.agent.on_policy.on_policy_settings import EntropyScheduler
 from finflow.config import RollbackConfig, load_config
-from finflow.errors import CheckpointError, OutputError
+from finflow.errors import CheckpointError, ConfigError, OutputError
 from finflow.guard.checkpoint_manager import CheckpointManager, read_loop_state
 from finflow.guard.checkpoint_settings import CheckpointConfig, CheckpointMetrics
 from finflow.guard.rollback import LOWER, MOST_ROLLBACKS, ROLLBACK, STOP, RollbackManager
@@ -266,7 +266,7 @@ def test_a_loop_goes_back_to_what_it_was(tmp_path: Path) -> None:
 def test_the_best_is_kept_beside_the_newest_and_found_by_another_process(
     rewards: tuple[float, ...], folder: bool, tmp_path: Path
 ) -> None:
-    """The first checkpoint may be the best; the newest two of four are kept."""
+    """The first checkpoint may be the best; it is healthy, and no check has passed since: so it is kept, too."""
     loop = parts()
     manager = CheckpointManager(CheckpointConfig(tmp_path if folder else None, max_checkpoints=2))
     for place, reward in enumerate(rewards):
@@ -278,7 +278,7 @@ def test_the_best_is_kept_beside_the_newest_and_found_by_another_process(
     assert torch.equal(loop[0].weight, best)
     if folder:
         names = sorted(path.name for path in tmp_path.iterdir())
-        assert names == [f"checkpoint_{name}.safetensors" for name in ("000000200", "000000300", "best", "latest")]
+        assert names == [f"checkpoint_{name}.safetensors" for name in ("000000000", "000000300", "best", "latest")]
         assert read_loop_state(tmp_path / "checkpoint_latest.safetensors")[0] == 300
         fresh = parts()
         assert CheckpointManager(CheckpointConfig(tmp_path)).load_best_checkpoint(fresh[0]) == step
@@ -328,3 +328,56 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError):
         CheckpointManager(CheckpointConfig(tmp_path / "file")).save_checkpoint(0, *loop, metrics())
+
+
+def test_the_only_checkpoint_that_is_kept_moves_on_once_it_is_healthy(tmp_path: Path) -> None:
+    loop, manager = parts(), CheckpointManager(CheckpointConfig(tmp_path, max_checkpoints=1))
+    for step in (0, 100, 200):
+        manager.save_checkpoint(step, *loop, metrics(step, mean_reward=10.0 + step))
+        if step < 200:
+            assert manager.should_rollback(metrics(step)) == (False, "")
+    assert manager.should_rollback(metrics(201, kl_divergence=1.0))[0]
+    assert (manager.rollback(*loop), manager.get_statistics()["best_checkpoint_step"]) == (100, 100)
+    assert [path.name for path in tmp_path.glob("checkpoint_0*")] == ["checkpoint_000000100.safetensors"]
+
+
+def test_a_spike_does_not_hide_the_next_one() -> None:
+    manager = CheckpointManager(CheckpointConfig(None))
+    for step in range(10):
+        manager.should_rollback(metrics(step))
+    assert [manager.should_rollback(metrics(step, value_loss=loss))[0] for step, loss in ((10, 1e6), (11, 1e4))] == [
+        True,
+        True,
+    ]
+
+
+def test_numbers_of_any_library_masks_and_other_optimisers_are_taken(tmp_path: Path) -> None:
+    network = nn.Linear(3, 2)
+    network.register_buffer("mask", torch.full((2, 2), -math.inf).triu(1))
+    optimizer = torch.optim.NAdam(network.parameters())
+    learn(network, optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer))
+    manager = CheckpointManager(CheckpointConfig(tmp_path))
+    figures = {"policy_loss": network.weight.sum(), "value_loss": np.float32(1.0), "mean_reward": torch.tensor(2.0)}
+    manager.save_checkpoint(0, network, optimizer, None, metrics(np.int64(0), **figures))  # type: ignore[arg-type]
+    assert manager.rollback(network, optimizer, None) == 0
+    network.register_buffer("mask", torch.full((2, 2), math.nan))
+    manager.save_checkpoint(100, network, optimizer, None, metrics(100))
+    assert manager.get_statistics()["num_checkpoints"] == 1
+    with pytest.raises(ConfigError, match="policy_loss of CheckpointMetrics is a number, not 'low'"):
+        metrics(0, policy_loss="low")
+    lbfgs = torch.optim.LBFGS(network.parameters())
+    lbfgs.step(lambda: network(torch.ones(3)).sum())  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="LBFGS keeps"):
+        manager.save_checkpoint(200, network, lbfgs, None, metrics(200))
+
+
+def test_a_rollback_of_one_s_own_is_not_that_of_an_old_fault() -> None:
+    loop, manager = parts(), CheckpointManager(CheckpointConfig(None))
+    manager.save_checkpoint(0, *loop, metrics())
+    assert manager.should_rollback(metrics(30, kl_divergence=1.0))[0]
+    manager.rollback(*loop)
+    manager.should_rollback(metrics(31))
+    manager.save_checkpoint(100, *loop, metrics(100))
+    manager.should_rollback(metrics(101))
+    assert manager.rollback(*loop, reason="my own") == 100
+    assert (manager.get_statistics()["last_rollback_step"], manager.last_reason) == (100, "my own")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +30,13 @@ def test_networks_optimisers_and_numbers_come_back(tmp_path: Path) -> None:
     assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
     assert torch.equal(found["optimizer"]["state"][0]["exp_avg"], given["optimizer"]["state"][0]["exp_avg"])
     assert [path.name for path in tmp_path.iterdir()] == ["mine.safetensors"]
+
+
+def test_a_name_with_a_dot_stays_whole(tmp_path: Path) -> None:
+    for name in ("model_0.95", "model_0.97"):
+        save_checkpoint({"reward": np.mean([1.0, 2.0]), "name": name}, tmp_path / name)
+    assert load_checkpoint(tmp_path / "model_0.95") == {"reward": 1.5, "name": "model_0.95"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model_0.95.safetensors", "model_0.97.safetensors"]
 
 
 def test_what_cannot_be_saved_or_is_another_file_is_one_line(tmp_path: Path) -> None:

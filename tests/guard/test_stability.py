@@ -111,7 +111,9 @@ def test_the_limit_on_q_grows_with_the_horizon() -> None:
     values = torch.tensor([[-250.0, 3.0]])
     assert [event.signal for event in StabilityMonitor(gamma=0.99).check_q_values(values)] == ["q"]
     assert StabilityMonitor(gamma=0.999).check_q_values(values) == []
-    assert levels(StabilityMonitor().check_q_values([math.nan])) == [ALARM]
+    assert (
+        levels(StabilityMonitor().check_q_values([math.nan]), StabilityMonitor().check_entropy(math.nan)) == [ALARM] * 2
+    )
     assert StabilityMonitor(load_config(None, {"bcell.gamma": 0.9}, {})).q_limit == pytest.approx(10.0)
 
 
@@ -119,8 +121,12 @@ def test_outliers_among_rewards_are_found_without_being_spoiled_by_them() -> Non
     monitor, rng = StabilityMonitor(), np.random.default_rng(1)
     for _ in range(50):
         assert monitor.check_rewards(rng.standard_t(3, size=16)) == []
-    (event,) = monitor.check_rewards([0.1, 1e30, math.nan, -500.0, 8.0])
-    assert (event.level, event.value) == (WARNING, 3.0)
+    (event,) = monitor.check_rewards([0.1, 1e30, -500.0, 8.0])
+    assert (event.level, event.value) == (WARNING, 1e30)
+    assert "rewards is 1e+30, the limit is " in event.message
+    assert levels(monitor.check_rewards([0.1]), monitor.check_rewards([math.nan, 0.1])) == [WARNING]
+    monitor.check_rewards([0.1])
+    assert levels(monitor.check_rewards([900.0, 0.1])) == [WARNING]
     # they may be the market's own: never an alarm, however long they last, and said again after they were over
     assert levels(*(monitor.check_rewards([900.0, 0.1]) for _ in range(20))) == []
     assert levels(*(monitor.check_rewards(one) for one in ([0.1], [900.0], [0.1], [-900.0]))) == [WARNING, WARNING]
@@ -142,7 +148,8 @@ def test_the_promised_bands_are_those_of_the_monitor() -> None:
         (lambda monitor, value: monitor.check_entropy(concentration=value), (0.1, 1.0), (0.0099,)),
         (lambda monitor, value: monitor.check_entropy(policy=value), (0.1, 1.0), (0.0099,)),
         (lambda monitor, value: monitor.observe(1, {"actor_loss": value}), (0.0, 10.0), (50.1,)),
-        (lambda monitor, value: monitor.observe(1, {"q_loss": value}), (0.0, 5.0), (20.1,)),
+        (lambda monitor, value: monitor.observe(1, {"critic_loss": value}), (0.0, 5.0), (20.1,)),
+        (lambda monitor, value: monitor.observe(1, {"value_loss": value}), (0.0, 5.0), (20.1,)),
         (lambda monitor, value: monitor.check_sharpe(value), (0.0, 2.0), (-0.51,)),
     ):
         assert [check(StabilityMonitor(), value) for value in healthy] == [[]] * len(healthy)

@@ -141,8 +141,12 @@ def test_a_task_s_scale_is_that_of_stable_baselines3() -> None:
 
 
 def test_presets_of_the_normaliser() -> None:
-    assert RewardNormalizerConfig.preset("stable") == RewardNormalizerConfig(5000, clip_range=(-5.0, 5.0))
-    assert RewardNormalizerConfig.preset("fast") == RewardNormalizerConfig(500, clip_range=(-10.0, 10.0))
+    assert RewardNormalizerConfig.preset("stable") == RewardNormalizerConfig(
+        5000, clip_range=(-5.0, 5.0), form="windowed"
+    )
+    assert RewardNormalizerConfig.preset("fast") == RewardNormalizerConfig(
+        500, clip_range=(-10.0, 10.0), form="windowed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,6 +154,8 @@ def test_presets_of_the_normaliser() -> None:
     [
         lambda: RewardNormalizerConfig(window_size=1),
         lambda: RewardNormalizerConfig(clip_range=(1.0, -1.0)),
+        lambda: RewardNormalizerConfig(warmup=-1),
+        lambda: RewardNormalizerConfig(form="window"),  # type: ignore[arg-type]
         lambda: RewardNormalizerConfig.preset("slow"),
         lambda: schedule_of("steep", 0.1, 0.01, 5),
         lambda: schedule_of("linear", 0.0, 0.01, 5),

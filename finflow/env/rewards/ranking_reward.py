@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 
 from finflow.arrays import BoolArray, FloatArray, IntArray
 from finflow.config import RankingConfig
-from finflow.env.reward_context import RewardContext
 from finflow.errors import ConfigError
 
 TEMPERATURE = 0.1  # softness of the ranks for gradients, in multiples of an equal weight
@@ -148,11 +147,11 @@ class RankingReward:
         self.config = config
         self.horizon = config.horizon
 
-    def __call__(self, context: RewardContext | None = None, **others: Any) -> Any:
+    def __call__(self, context: Any = None, **others: Any) -> Any:
         """Reward of each decision, (batch,); a ConfigError for arguments of text models."""
         refuse_text_arguments(others)
-        if context is None or others:
-            raise ConfigError(f"a ranking reward is called with a RewardContext alone, not with {', '.join(others)}")
+        if others or not hasattr(context, "horizon_growth"):
+            raise ConfigError("a ranking reward is called with a RewardContext; score() takes arrays (batch, assets)")
         return self.score(context.action[..., :-1], context.horizon_growth[..., :-1] - 1.0, context.followed)
 
     def score(self, scores: Any, returns: Any, candidates: Any | None = None) -> Any:

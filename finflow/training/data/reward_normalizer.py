@@ -63,6 +63,8 @@ class RewardNormalizerConfig:
             raise ConfigError(f"the window of a reward normaliser holds at least 2 rewards, not {self.window_size}")
         if not 0.0 <= self.epsilon < math.inf:
             raise ConfigError(f"the epsilon of a reward normaliser is a number of at least 0, not {self.epsilon}")
+        if self.warmup < 0 or self.form not in ("returns", "windowed"):
+            raise ConfigError(f"warmup is at least 0, and form returns or windowed, not {self.warmup}, {self.form!r}")
         if len(self.clip_range) != 2 or not self.clip_range[0] < self.clip_range[1]:
             raise ConfigError(f"rewards are clipped to a range (least, greatest), not {self.clip_range}")
 
@@ -80,9 +82,9 @@ class RewardNormalizerConfig:
 
 _PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "stable": {"window_size": 5000, "clip_range": (-5.0, 5.0)},
-    "fast": {"window_size": 500, "clip_range": (-10.0, 10.0)},
-    "off": {"shift": False, "scale": False, "clip_range": (-math.inf, math.inf)},
+    "stable": {"window_size": 5000, "clip_range": (-5.0, 5.0), "form": "windowed"},
+    "fast": {"window_size": 500, "clip_range": (-10.0, 10.0), "form": "windowed"},
+    "off": {"shift": False, "scale": False, "clip_range": (-math.inf, math.inf), "form": "windowed"},
 }
 
 
@@ -143,7 +145,8 @@ class RewardNormalizer:
         config, (mean, std) = self.config, self._statistics()
         if self._count < max(config.warmup, 1):
             return None
-        without_scale = not config.scale or (not config.shift and std == 0.0)  # equal rewards have none
+        nothing = std + (config.epsilon if config.shift else 0.0) == 0.0  # equal rewards have no scale
+        without_scale = not config.scale or nothing
         return mean if config.shift else 0.0, 1.0 if without_scale else std + config.epsilon
 
     def reset(self) -> None:
@@ -224,8 +227,8 @@ class ReturnScale:
     SAVED = ("count", "mean", "squares")
 
     def __init__(self, config: RewardNormalizerConfig) -> None:
-        if (config.window_size, config.shift) != (1000, True):
-            raise ConfigError('window_size and shift belong to the windowed form: add form="windowed"')
+        if (config.window_size, config.shift, config.scale) != (1000, True, True):
+            raise ConfigError('window_size, shift and scale belong to the windowed form: add form="windowed"')
         self.config = config
         self.count, self.mean, self.squares = 0, 0.0, 0.0
 
@@ -238,7 +241,8 @@ class ReturnScale:
         self.count = count
         if count < self.config.warmup:
             return rewards
-        return np.clip(rewards / math.sqrt(self.squares / count + self.config.epsilon), *self.config.clip_range)
+        scale = math.sqrt(self.squares / count + self.config.epsilon) or 1.0
+        return np.clip(rewards / scale, *self.config.clip_range)
 
     def get_statistics(self) -> dict[str, float]:
         """``mean`` and ``std`` of the returns, ``count`` of all, ``buffer_size``, which is 0: none is kept."""
@@ -249,8 +253,8 @@ class ReturnScale:
 def task_normalizer(config: RewardNormalizerConfig | None) -> RewardNormalizer | ReturnScale:
     """Units of a task's rewards; without settings those are as they are, and have statistics alone."""
     config = config or RewardNormalizerConfig.preset("off")
-    if config.form == "returns" and config.scale:
+    if config.form == "returns":
         return ReturnScale(config)
-    if config.shift:
+    if config.shift and config.scale:
         warnings.warn('form="windowed" subtracts the mean: a constant reward vanishes (shift=False)', stacklevel=3)
     return RewardNormalizer(config)

@@ -54,11 +54,10 @@ class AdvancedPPOTrainer:
     entropy_config : EntropyScheduleConfig, optional
         By default the usual schedule, and where there are settings their constant coefficient.
     reward_config : RewardNormalizerConfig, optional
-        Rewards stay as they are where there is none. With one they are divided by the deviation of discounted returns,
-        and with ``form="windowed"`` as by `RewardNormalizer`.
+        Divides rewards by the deviation of discounted returns; ``form="windowed"`` is `RewardNormalizer`.
     checkpoint_config : CheckpointConfig, optional
         By default ``robust`` thresholds, and checkpoints in memory alone. Intervals are in gradient updates.
-    settings : OnPolicySettings or str, optional
+    settings : OnPolicySettings, TaskPreset or str, optional
         ``OnPolicySettings.of("trpo")`` trains by TRPO; a name is one of ``PPO_PRESETS``.
     seed : int
         Of weights, actions, the order of decisions and the environments.
@@ -83,7 +82,7 @@ class AdvancedPPOTrainer:
         reward_config: RewardNormalizerConfig | None = None,
         checkpoint_config: CheckpointConfig | None = None,
         *,
-        settings: OnPolicySettings | str | None = None,
+        settings: OnPolicySettings | TaskPreset | str | None = None,
         seed: int = 0,
     ) -> None:
         for name, size in (("state_dim", state_dim), ("action_dim", action_dim)):
@@ -147,9 +146,8 @@ class AdvancedPPOTrainer:
     def collect_rollout(self, env: Environment, n_steps: int | None = None) -> float:
         """Collect a rollout for `train_step`, of so many decisions of all environments together.
 
-        By default 2048, or as many as the preset has. Returns the mean reward of a decision, as the task gave it; what
-        is learned from may be normalised. Raises ConfigError as `begin` does; or if there are fewer steps than
-        environments.
+        By default 2048, or as many as the preset has. Returns the mean reward of a decision, as the task gave it.
+        Raises ConfigError as `begin` does; or if there are fewer steps than environments.
         """
         task = self.begin(env)
         progress, learning = self.progress, self.progress.learning
@@ -183,7 +181,8 @@ class AdvancedPPOTrainer:
         """
         if not self._collected:
             raise ConfigError("there is no rollout to learn from: call collect_rollout first")
-        epochs, minibatch = n_epochs or self.settings.epochs, batch_size or self.settings.minibatch
+        epochs = self.settings.epochs if n_epochs is None else n_epochs
+        minibatch = self.settings.minibatch if batch_size is None else batch_size
         settings = replace(self.settings, epochs=epochs, minibatch=minibatch)
         if self._rollout is not None:
             check_minibatch(settings, len(self._rollout.log_prob))
@@ -236,8 +235,10 @@ class AdvancedPPOTrainer:
         self.begin_episodes()
 
 
-def _preset_of(settings: OnPolicySettings | str | None) -> TaskPreset:
-    if not isinstance(settings, str):
+def _preset_of(settings: OnPolicySettings | TaskPreset | str | None) -> TaskPreset:
+    if isinstance(settings, TaskPreset):
+        return settings
+    if settings is None or isinstance(settings, OnPolicySettings):
         return TaskPreset(settings or OnPolicySettings(), 2048)
     if settings not in PPO_PRESETS:
         raise ConfigError(f"there is no preset {settings!r} of PPO; there are {', '.join(PPO_PRESETS)}")
@@ -255,7 +256,7 @@ def train_advanced_ppo(
     reward_config: RewardNormalizerConfig | None = None,
     checkpoint_config: CheckpointConfig | None = None,
     *,
-    settings: OnPolicySettings | str | None = None,
+    settings: OnPolicySettings | TaskPreset | str | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
     save_every: int = 50,
@@ -307,6 +308,8 @@ def train_advanced_ppo(
     )
     trainer.begin(env)
     home = None if folder is None else Path(folder)
+    if home is not None and trainer.checkpoints.is_in(home):
+        raise ConfigError(f"folder and checkpoint_dir are both {home}: name another one for the checkpoints")
     rows = _resumed(trainer, env, home) if resume else []
     while trainer.progress.training_step < n_iterations:
         reward = trainer.collect_rollout(env, n_steps_per_iteration)

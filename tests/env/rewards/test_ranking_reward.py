@@ -134,8 +134,9 @@ def test_a_call_with_texts_is_one_line() -> None:
     reward = create_reward_function()
     with pytest.raises(ConfigError, match=r"^generated_texts belongs to text models.*RewardContext, or score"):
         reward(generated_texts=["a", "b"])
-    with pytest.raises(ConfigError, match="is called with a RewardContext alone"):
-        reward(prompts=["a"])
+    for call in (lambda: reward(prompts=["a"]), lambda: reward(["a"]), reward):
+        with pytest.raises(ConfigError, match="is called with a RewardContext; score"):
+            call()
 
 
 def test_scores_and_returns_have_one_shape() -> None:

@@ -18,7 +18,13 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch.nn.utils import parameters_to_vector
 
-from finflow import AdvancedPPOTrainer, EntropyScheduleConfig, RewardNormalizerConfig, train_advanced_ppo
+from finflow import (
+    AdvancedPPOTrainer,
+    CheckpointConfig,
+    EntropyScheduleConfig,
+    RewardNormalizerConfig,
+    train_advanced_ppo,
+)
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.errors import CheckpointError, ConfigError, TrainingError
 from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
@@ -163,6 +169,10 @@ def test_a_training_killed_at_any_moment_resumes_bitwise(algorithm: str, tmp_pat
             "a rollout of 32 decisions is shorter than a minibatch of 64",
         ),
         (lambda: train_advanced_ppo(carts(), 0, folder=Path("run")), "n_iterations"),
+        (
+            lambda: train_advanced_ppo(carts(), 2, 64, folder="run", checkpoint_config=CheckpointConfig("./run")),
+            "folder and checkpoint_dir are both run",
+        ),
         (lambda: begun().act(np.zeros((7, 4), np.float32)), "observations have the shape"),
     ],
 )
