@@ -118,7 +118,9 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
     }
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
-    if mode is None and not given.agents and all("train" in modes for modes in own.values()) and _trains(given):
+    learned = [key for key in given.overrides if key not in ("train.seed", "train.device")]
+    trains = learned and all(key.startswith(_OF_TRAINING) for key in learned) and not given.agents
+    if mode is None and trains and all("train" in modes for modes in own.values()):
         mode = given.mode = "train"
         print("training, as --mode train does: no --mode is given")
     if mode is None:
@@ -136,12 +138,6 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
     for wrong, message in _mistakes(given).get(mode, []):
         if wrong:
             parser.error(message)
-
-
-def _trains(given: argparse.Namespace) -> bool:
-    """Return True where options of training are given, and of nothing else; --seed and --device may come with them."""
-    learned = [key for key in given.overrides if key not in ("train.seed", "train.device")]
-    return bool(learned) and all(key.startswith(_OF_TRAINING) for key in learned)
 
 
 def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:

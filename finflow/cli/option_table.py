@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finflow.cli.options import MODES, Once, Override, Parser, number, one_of, positive_count, read_tickers
+from finflow.cli.options import MODES, Override, Parser, number, one_of, positive_count, read_tickers
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 ANSWERS = Path("pairs.jsonl")
@@ -44,7 +44,7 @@ _TRAINS = "train demo evaluate tune"
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
     "agent": (
-        _option("--mode", "MODE", "", f"{', '.join(MODES[:-1])} or {MODES[-1]}", type=one_of(*MODES), action=Once),
+        _option("--mode", "MODE", "", f"{', '.join(MODES[:-1])} or {MODES[-1]}", type=one_of(*MODES)),
         _option(
             *("--resume", "RUN", ""),
             "run folder or checkpoint file. train: continue exactly where it stopped (an earlier checkpoint: in a new "

@@ -46,9 +46,6 @@ def program() -> str:
     return "python scripts/" + path.name if path.parent.name == "scripts" else "python main.py"
 
 
-LIKENESS = 0.7  # of a word and an option, above which the one may be meant for the other
-
-
 class Parser(argparse.ArgumentParser):
     """Options whose mistakes are answered with one line that names the nearest option."""
 
@@ -64,6 +61,8 @@ class Parser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Read the arguments; raises a FinflowError for the first that is unknown or lacks its value."""
         given, unknown = self.parse_known_args(arguments)
+        if sum(word.partition("=")[0] == "--mode" for word in arguments) > 1:
+            self.error("--mode is given twice: leave one out")
         if unknown:
             self.refuse(unknown[0])
         if len(files := given.config or ()) > 1:
@@ -84,22 +83,12 @@ class Parser(argparse.ArgumentParser):
 
     def _hint(self, word: str) -> str:
         options = [option for option in self._option_string_actions if option.startswith("--")]
-        near = difflib.get_close_matches(word.partition("=")[0], options, n=1, cutoff=LIKENESS)
+        near = difflib.get_close_matches(word.partition("=")[0], options, n=1, cutoff=0.7)
         if word in MODES and "--mode" in options:
             near = [f"--mode {word}"]
         elif "=" in word and not word.startswith("-"):
             near = [f"--set {word}"]
         return f"; did you mean {near[0]}?" if near else ""
-
-
-class Once(argparse.Action):
-    """An option that is given once; a second time is a mistake."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        before = getattr(namespace, self.dest)
-        if before is not None:
-            raise argparse.ArgumentError(self, f"is given twice, {before} and {values}; leave one out")
-        setattr(namespace, self.dest, values)
 
 
 class Override(argparse.Action):
@@ -167,7 +156,6 @@ def explicit(arguments: argparse.Namespace) -> dict[str, object]:
 #: Names of universes.
 _UNIVERSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-_ORIGIN = "command line"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -181,10 +169,10 @@ def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config
 
     paths = [_existing_path(path) for path in arguments.config or ()]
     overrides = explicit(arguments)
-    config = load_config(paths, overrides, base=base, origin=_ORIGIN)
+    config = load_config(paths, overrides, base=base, origin="command line")
     chosen = "market.source" in overrides or "FINFLOW_MARKET__SOURCE" in os.environ
     if arguments.tickers and config.market.source == "embedded" and not chosen:
-        config = load_config(paths, {**overrides, "market.source": "yfinance"}, base=base, origin=_ORIGIN)
+        config = load_config(paths, {**overrides, "market.source": "yfinance"}, base=base, origin="command line")
     return config
 
 

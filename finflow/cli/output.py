@@ -102,16 +102,14 @@ def summary_lines(numbers: Mapping[str, Any], only: Sequence[str] | None = None)
 
 def describe_configuration(only: str = "") -> str:
     """Every key, or those of one section, with its default, what it does and what it may be."""
-    from finflow.config import describe_schema
+    from finflow.config import Config, describe_schema
 
-    sections = list(dict.fromkeys(key.partition(".")[0] for key, *_ in describe_schema()))
-    if only and only not in sections:
-        raise ConfigError(f"--help-config {only}: there is no such section; there are {', '.join(sections)}")
+    schema = [row for row in describe_schema() if only in ("", row[0].partition(".")[0])]
+    if not schema:
+        raise ConfigError(f"--help-config {only}: there is no such section; there are {', '.join(Config.model_fields)}")
     lines = ["Every key and its default. Change it with --set KEY=VALUE, FINFLOW_SECTION__KEY=VALUE or --config FILE."]
     section = ""
-    for key, allowed, default, description in describe_schema():
-        if only not in ("", key.partition(".")[0]):
-            continue
+    for key, allowed, default, description in schema:
         if (head := key.partition(".")[0]) != section:
             section = head
             lines.append("")

@@ -301,8 +301,7 @@ def _is_plain(value: Any) -> bool:
         return False
 
 
-MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg"})
-"""What optimisers keep in the shape of a parameter."""
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg")  # in the shape of a parameter
 
 
 def _optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], Json]:

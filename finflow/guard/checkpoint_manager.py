@@ -63,10 +63,6 @@ class CheckpointManager:
         self.failed: int | None = None  # step of the check that failed last
         self.checked, self.confirmed, self.last_reason = False, True, ""
 
-    def is_in(self, folder: Path) -> bool:
-        """Return True where its files are written to a folder."""
-        return self.folder is not None and self.folder.folder.resolve() == folder.resolve()
-
     @property
     def suspicious(self) -> bool:
         """True while a signal is beyond its limit, and a second check has not confirmed it."""

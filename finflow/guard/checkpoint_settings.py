@@ -63,8 +63,7 @@ class CheckpointMetrics:
         try:
             for name, value in vars(self).items():
                 plain = value.item() if hasattr(value, "item") else value  # a tensor's, or an array's
-                kind = int if name == "step" else float
-                object.__setattr__(self, name, plain if plain is None else kind(plain))
+                object.__setattr__(self, name, plain if plain is None or name == "step" else float(plain))
         except (TypeError, ValueError, RuntimeError):
             raise ConfigError(f"{name} of CheckpointMetrics is a number, not {value!r}"[:200]) from None
 
@@ -87,18 +86,10 @@ class CheckpointMetrics:
 class CheckpointConfig:
     """Settings of a `CheckpointManager`; a ConfigError for a value that cannot be. Defaults: those of guard.rollback.
 
-    Attributes
-    ----------
-    checkpoint_dir : str or Path, optional
-        Where checkpoints are written; None keeps them in memory alone.
-    save_interval, max_checkpoints : int
-        Steps between two checkpoints; newest ones kept, in addition to the best one.
-    rollback_on_kl_threshold, rollback_on_loss_spike_factor, rollback_on_reward_drop_factor : float
-        Largest KL divergence; largest loss and least mean reward, in multiples of their recent means.
-    metric_window_size : int
-        Recent checks that make up these means; at least 3.
-    mode : {"strict", "robust"}
-        Thresholds as they are written, or with an allowance for what is usual in the training (`RollbackTriggers`).
+    Checkpoints are written to ``checkpoint_dir``, or kept in memory alone where it is None: one in ``save_interval``
+    steps, the newest ``max_checkpoints`` and the best. The thresholds are the largest KL divergence, and the largest
+    loss and least mean reward in multiples of their means over the last ``metric_window_size`` checks (3 or more): as
+    written with ``mode="strict"``, with an allowance for what is usual with ``robust`` (`RollbackTriggers`).
     """
 
     checkpoint_dir: str | Path | None

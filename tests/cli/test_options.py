@@ -152,7 +152,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--seed", "3"], "--mode is missing"),
         (["--tickers", "AAPL"], "type python main.py --mode train --tickers AAPL"),
         (["--batch-size", "64", "--set", "env.fill=open"], "type python main.py --mode train --batch-size 64"),
-        (["--mode", "train", "--mode", "tune"], "--mode: is given twice, train and tune; leave one out"),
+        (["--mode", "train", "--mode", "tune"], "--mode is given twice: leave one out"),
         (["--help-config", "markt"], "there is no such section; there are market, features, env"),
         (["--mode", "evaluate", "--resume", "old.pt"], "old.pt is a pickle, which finflow never reads: name old.safet"),
         (["--date", "2020-03-16", "--resume", "a b"], "--mode explain --date 2020-03-16 --resume 'a b'"),

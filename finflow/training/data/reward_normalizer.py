@@ -46,8 +46,8 @@ class RewardNormalizerConfig:
         of a reward that is always 1 nothing is left. Without, rewards are divided by the deviation alone.
     scale : bool
         Whether rewards are divided by the deviation.
-    form : {"returns", "windowed"}
-        Of `AdvancedPPOTrainer`: a `ReturnScale`, which has no window, or a `RewardNormalizer`.
+    form : str
+        Of `AdvancedPPOTrainer`: ``returns``, a `ReturnScale`, or ``windowed``, a `RewardNormalizer`.
     """
 
     window_size: int = 1000

@@ -236,13 +236,11 @@ class AdvancedPPOTrainer:
 
 
 def _preset_of(settings: OnPolicySettings | TaskPreset | str | None) -> TaskPreset:
-    if isinstance(settings, TaskPreset):
-        return settings
-    if settings is None or isinstance(settings, OnPolicySettings):
-        return TaskPreset(settings or OnPolicySettings(), 2048)
-    if settings not in PPO_PRESETS:
-        raise ConfigError(f"there is no preset {settings!r} of PPO; there are {', '.join(PPO_PRESETS)}")
-    return PPO_PRESETS[settings]
+    if isinstance(settings, str):
+        if settings not in PPO_PRESETS:
+            raise ConfigError(f"there is no preset {settings!r} of PPO; there are {', '.join(PPO_PRESETS)}")
+        return PPO_PRESETS[settings]
+    return settings if isinstance(settings, TaskPreset) else TaskPreset(settings or OnPolicySettings(), 2048)
 
 
 def train_advanced_ppo(
@@ -308,7 +306,8 @@ def train_advanced_ppo(
     )
     trainer.begin(env)
     home = None if folder is None else Path(folder)
-    if home is not None and trainer.checkpoints.is_in(home):
+    written = trainer.checkpoints.folder
+    if home is not None and written is not None and written.folder.resolve() == home.resolve():
         raise ConfigError(f"folder and checkpoint_dir are both {home}: name another one for the checkpoints")
     rows = _resumed(trainer, env, home) if resume else []
     while trainer.progress.training_step < n_iterations:
