@@ -88,7 +88,7 @@ def test_normalised_rewards_have_mean_0_and_deviation_1() -> None:
 
 
 def test_only_the_window_counts() -> None:
-    """Mutant: rewards are never dropped from the moments."""
+    """Mutant: the window keeps every reward."""
     normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=50))
     normalizer.normalize_batch(np.full(500, 1e6))
     normalizer.normalize_batch(np.tile([1.0, 3.0], 25))
