@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
             self.error("--mode is given twice: leave one out")
         if unknown:
             self.refuse(unknown[0])
-        if len(files := given.config or ()) > 1:
+        if len(files := getattr(given, "config", None) or ()) > 1:
             print(f"configuration files: {', then '.join(map(str, files))}; the last one that has a key counts")
         name = str(getattr(given, "universe", None))
         if name in UNIVERSES:  # its tickers are in the place of --tickers

@@ -163,7 +163,7 @@ def answers(folder: Path, changes: Mapping[str, object]) -> object:
     manager = RollbackManager(config_in(folder, {**FEW, **changes, "guard.rollback.mode": "strict"}).guard.rollback)
     rng, found = np.random.default_rng(0), []
     for update in range(1, 400):
-        loss, reward, kl = rng.lognormal(0.0, 1.0), rng.lognormal(0.0, 1.0), rng.uniform(0.0, 0.3)
+        loss, reward, kl = rng.lognormal(0.0, 1.0), rng.lognormal(0.0, 0.5), rng.uniform(0.0, 0.12)
         if update % manager.config.save_interval == 0:
             manager.save(update, {}, {}, reward)
         found.append((manager.should_rollback(loss=loss, reward=reward, kl=kl)[0], len(manager.snapshots)))
