@@ -32,7 +32,7 @@ Every key of finflow. A value is taken from the first of these that names the ke
 
 1. the command line, `--set bcell.cql_alpha=10` or a short option such as `--seed 1`; what is given last counts;
 2. an environment variable, `FINFLOW_BCELL__CQL_ALPHA=10` (two underscores between section and key);
-3. the file named by `--config`, which needs only the keys that differ;
+3. the file named by `--config`, which needs only the keys that differ; of several files the last one that has the key;
 4. the defaults below, which are also those of `configs/default.yaml`.
 
 A run that is resumed, and an agent that is evaluated, have the configuration in their checkpoint in place of the
