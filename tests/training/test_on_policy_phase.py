@@ -69,6 +69,7 @@ def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch
     assert len(rows) == ROLLOUTS - 2 * (algorithm != "reinforce")  # the first two teach the value function alone
     assert set(rows[-1]) >= LOGGED - ({"value_loss"} if algorithm == "reinforce" else set())
     assert all(math.isfinite(row[name]) for row in rows for name in ("kl", "entropy"))
+    assert all(-0.2 < row["cvar"] < 0.0 for row in rows)  # of days
     for row in rows:
         assert (row["entropy_band_low"], row["entropy_band_high"]) == (0.1, 1.0)
         assert 0.0 <= row["policy_entropy"] <= 1.0

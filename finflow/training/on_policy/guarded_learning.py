@@ -143,6 +143,7 @@ class TrainingProgress:
                 f"{reason}, and {manager.phase_rollbacks} rollbacks have not helped; "
                 "lower the learning rate, or look for rewards that are not finite in the environment"
             )
+        self.checkpoints.failed = self.learning.steps
         step, tensors, state = self.checkpoints.rollback_state(reason, older=manager.retries > 0)
         restore(self.learning, tensors, state)
         manager.last_alarm = step
