@@ -36,6 +36,9 @@ RUIN = 1e-6  # share of the initial capital under which an account is over
 class DecisionProcess:
     """Observations of one market, and the transition that a decision causes.
 
+    Raises ConfigError if fills are asked for at prices that the panel lacks or that the information set has already
+    passed.
+
     Parameters
     ----------
     panel : MarketPanel
@@ -55,11 +58,6 @@ class DecisionProcess:
         Bars after a fill by which its reward is known.
     reward_names : tuple of str
         Components of the reward.
-
-    Raises
-    ------
-    ConfigError
-        If fills are asked for at prices that the panel lacks or that the information set has already passed.
     """
 
     def __init__(

@@ -124,17 +124,14 @@ def simulate(
 def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
     """Backtest strategies over a window, side by side, on the ledger of training.
 
+    Raises MarketError if the window is too short to decide in, or a strategy names something that is not a portfolio.
+
     Parameters
     ----------
     window : range
         Bars at which decisions may fill; each holding period ends inside it.
     strategies : sequence of Strategy
         Every one starts in cash at the first bar.
-
-    Raises
-    ------
-    MarketError
-        If the window is too short to decide in, or a strategy names something that is not a portfolio.
     """
     bars = process.decision_bars(window)
     refuse(len(bars) < 2, f"the window has {len(bars)} bars to decide at; a backtest needs two or more", MarketError)

@@ -48,12 +48,8 @@ def task_progress() -> ProgressDisplay | None:
 def perform(shared: Mapping[str, Any], function: Callable[..., R], arguments: Mapping[str, Any]) -> R:
     """Call a task's function in a process of its own; what it prints is sent, and so is its progress.
 
-    Raises
-    ------
-    FinflowError
-        The task's own; an `OutputError` for a file, package or memory that this machine lacks.
-    RuntimeError
-        For any other, in words: an exception of a library need not survive the way to another process.
+    Raises the task's own FinflowError, and an OutputError for a file, package or memory that this machine lacks; for
+    any other a RuntimeError, in words: an exception of a library need not survive the way to another process.
     """
     global _reporter
     if multiprocessing.parent_process() is not None:  # of this machine, and asked by SIGTERM to stop

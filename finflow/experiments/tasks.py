@@ -106,6 +106,10 @@ def run_tasks(
 ) -> list[Result]:
     """Run tasks, and return their results in the order of the tasks.
 
+    Raises a task's own FinflowError, with its name before it, or one where its process was killed too often, or no
+    cluster is there; KeyboardInterrupt after Ctrl-C, when every task had time to stop. The results of finished tasks
+    were passed to `on_done`.
+
     Parameters
     ----------
     on_done : callable, optional
@@ -114,13 +118,6 @@ def run_tasks(
         Arguments of all tasks, such as the panel, sent to each process once; put into Ray's object store once.
     kind
         Name of the tasks in the display.
-
-    Raises
-    ------
-    FinflowError
-        A task's own, with its name before it; or where its process was killed too often, or no cluster is there.
-    KeyboardInterrupt
-        After Ctrl-C, when every task had time to stop. The results of finished tasks were passed to `on_done`.
     """
     shared, results = shared or {}, []
     with ExitStack() as stack:
@@ -198,10 +195,7 @@ def _named(task: Task) -> Iterator[None]:
 def connected(address: str) -> Iterator[Any]:
     """Connect Ray to the cluster at an address, or ``auto``; a connection that was there before stays.
 
-    Raises
-    ------
-    ConfigError
-        If Ray is not installed, or no cluster answers.
+    Raises ConfigError if Ray is not installed, or no cluster answers.
     """
     try:
         ray: Any = importlib.import_module("ray")

@@ -172,10 +172,7 @@ def card_file(dataset: OfflineDataset) -> str:
 def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> OfflineDataset:
     """Read a dataset, if it is what would be collected now: ``expected``, by `made_by`; left out, that is not checked.
 
-    Raises
-    ------
-    FinflowError
-        If the file is missing, damaged, or was made by something else, which the line names.
+    Raises FinflowError if the file is missing, damaged, or was made by something else, which the line names.
     """
     try:
         with np.load(path, allow_pickle=False) as stored:

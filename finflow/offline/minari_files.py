@@ -49,6 +49,8 @@ def minari_folder(name: str, root: Path | None = None) -> Path:
 def export_minari(dataset: OfflineDataset, folder: Path, name: str, process: DecisionProcess | None = None) -> float:
     """Write a dataset as a Minari dataset; returns the megabytes written.
 
+    Raises FinflowError if the dataset is there already, or the package is missing.
+
     Parameters
     ----------
     folder : Path
@@ -56,11 +58,6 @@ def export_minari(dataset: OfflineDataset, folder: Path, name: str, process: Dec
     process : DecisionProcess, optional
         The market that the data come from: observations then are the environment's own. Without it they have
         ``portfolio`` alone, a sixth of the size; the features have to be looked up by bar.
-
-    Raises
-    ------
-    FinflowError
-        If the dataset is there already, or the package is missing.
     """
     storage_type, buffer_type = _minari()
     refuse(folder.exists(), f"there is a Minari dataset {folder} already; use another name or version, or delete it")

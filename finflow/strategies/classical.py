@@ -267,10 +267,7 @@ def named_strategy(name: str, config: EvaluationConfig) -> Strategy:
 
     Name is a strategy, or a class or function that makes one from nothing or from the evaluation's configuration.
 
-    Raises
-    ------
-    FinflowError
-        Naming the nearest strategy, or what is wrong with the import.
+    Raises FinflowError, naming the nearest strategy, or what is wrong with the import.
     """
     if name in NAMED:
         return NAMED[name](config)

@@ -96,10 +96,8 @@ class Optimum:
 def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
     """The optimum of a configured synthetic market.
 
-    Raises
-    ------
-    ConfigError
-        Where the market is not synthetic, or the account has limits, a lag or a fill that the optimum is not known for.
+    Raises ConfigError where the market is not synthetic, or the account has limits, a lag or a fill that the optimum is
+    not known for.
     """
     refuse(
         market.source != "synthetic",

@@ -70,10 +70,8 @@ class OrderedPool(Generic[R]):
     def results(self) -> list[R]:
         """Wait for all calls; their results since the last time, in the order of the calls.
 
-        Raises
-        ------
-        Exception
-            Of the earliest call that failed; a `TrainingError` where its process is lost again and again.
+        Raises the exception of the earliest call that failed; a `TrainingError` where its process is lost again and
+        again.
         """
         self._collect(keep=0)
         results, self._results = self._results, []

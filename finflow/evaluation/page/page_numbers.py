@@ -103,10 +103,7 @@ Gate = Annotated[Numbers, about("By expert, its share in the aim; in a blend tha
 def look_up(numbers: Mapping[str, object], path: Path) -> float:
     """The number at a path; NaN for None.
 
-    Raises
-    ------
-    KeyError
-        If there is none: a table must not show what the file does not have.
+    Raises KeyError if there is none: a table must not show what the file does not have.
     """
     found = find(numbers, path)
     if found is None:
@@ -117,13 +114,7 @@ def look_up(numbers: Mapping[str, object], path: Path) -> float:
 
 
 def find(numbers: object, path: Path) -> object:
-    """The value at a path.
-
-    Raises
-    ------
-    KeyError
-        If there is nothing.
-    """
+    """The value at a path; a KeyError if there is nothing."""
     found: Any = numbers
     try:
         for key in path:

@@ -38,10 +38,7 @@ def write_report(folder: Path, data: ReportData) -> Page:
     earlier report as it was. The tear sheet is left out, and the page says why, where quantstats cannot judge the
     returns.
 
-    Raises
-    ------
-    OutputError
-        If a file cannot be written.
+    Raises OutputError if a file cannot be written.
     """
     results, length = compute_results(data), data.resampling.block_length
     limits, days, needed = data.notes, len(data.agent.returns), MINIMUM_BLOCKS * length

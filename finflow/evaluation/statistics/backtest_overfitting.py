@@ -98,6 +98,8 @@ class Overfitting:
 def overfitting(excess: FloatArray, blocks: int = BLOCKS) -> Overfitting:
     """CSCV of a choice by Sharpe ratio.
 
+    Raises EvidenceError if there are gaps, fewer than two strategies, or too few days.
+
     Parameters
     ----------
     excess : float64 (days, strategies)
@@ -105,11 +107,6 @@ def overfitting(excess: FloatArray, blocks: int = BLOCKS) -> Overfitting:
         are left out.
     blocks
         S, even.
-
-    Raises
-    ------
-    EvidenceError
-        If there are gaps, fewer than two strategies, or too few days.
     """
     if excess.ndim != 2 or excess.shape[1] < 2:
         raise EvidenceError("the probability of overfitting is that of a choice: it needs two strategies at least")

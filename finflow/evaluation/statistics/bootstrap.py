@@ -173,10 +173,7 @@ def interquartile_estimate(scores: ArrayLike, seed: int, name: str = "the runs")
 
     A quarter is cut from either end of all scores together, as in rliable: robust as the median, with less noise.
 
-    Raises
-    ------
-    EvidenceError
-        If there is only one run, or a score is missing.
+    Raises EvidenceError if there is only one run, or a score is missing.
     """
     table = _table(scores, name, FEWEST)
     drawn = _resample(table, np.random.default_rng(seed)).reshape(SAMPLES, -1)

@@ -96,10 +96,7 @@ UNKNOWN = TrackRecord(math.nan, 2, math.nan, math.nan)
 def track_of(returns: FloatArray, name: str = "the strategy") -> TrackRecord:
     """The track record of a series of returns (days,) in excess of cash, or of another strategy.
 
-    Raises
-    ------
-    EvidenceError
-        If there are gaps, too few returns, or no risk; it names whose they are.
+    Raises EvidenceError if there are gaps, too few returns, or no risk; it names whose they are.
     """
     check_returns(returns, name, FEWEST)
     deviation = float(returns.std(ddof=1))
@@ -154,10 +151,7 @@ def superior_ability(
 ) -> Superiority:
     """Hansen's SPA test of mean returns: of named strategies against a benchmark, each (days,).
 
-    Raises
-    ------
-    EvidenceError
-        If there are gaps, or the window has fewer than `MINIMUM_BLOCKS` blocks.
+    Raises EvidenceError if there are gaps, or the window has fewer than `MINIMUM_BLOCKS` blocks.
     """
     found = _spa(benchmark, strategies, resampling).pvalues
     lower, consistent, upper = (float(found[kind]) for kind in ("lower", "consistent", "upper"))
@@ -287,10 +281,8 @@ class Tries:
 def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
     """Readings of one panel's test window, in the order of the file; none where there is no file yet.
 
-    Raises
-    ------
-    EvidenceError
-        If a line is damaged, other than one that a crash cut short: a ledger with holes counts too little.
+    Raises EvidenceError if a line is damaged, other than one that a crash cut short: a ledger with holes counts too
+    little.
     """
     if not path.exists():
         return ()

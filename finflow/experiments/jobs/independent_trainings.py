@@ -161,10 +161,7 @@ def mark_of(config: Config, *cuts: object) -> str:
 def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
     """Load the prices of a job, and check that an agent can be trained and evaluated.
 
-    Raises
-    ------
-    FinflowError
-        If a setting or the prices cannot be used; nothing has been written then.
+    Raises FinflowError if a setting or the prices cannot be used; nothing has been written then.
     """
     panel = load_panel(config.market)
     prepare_from(panel, config)
@@ -193,10 +190,7 @@ def _trainings_of(jobs: Sequence[Job]) -> tuple[dict[str, MarketPanel], list[Tra
 def run_all(jobs: Sequence[Job], resources: ComputeResources | None = None) -> list[EvaluationOutcome]:
     """Run the trainings that are missing, of all jobs side by side, and evaluate each job.
 
-    Raises
-    ------
-    FinflowError, KeyboardInterrupt
-        Finished trainings are kept: the same jobs continue from there.
+    Finished trainings are kept where it raises FinflowError or KeyboardInterrupt: the same jobs continue from there.
     """
     for job in jobs:
         check_writable(job.folder, keep=False)
@@ -236,10 +230,7 @@ def train_all(
 
     On a cluster their files travel with them, and their folders here are locked meanwhile.
 
-    Raises
-    ------
-    CheckpointError
-        If one is not finished even then.
+    Raises CheckpointError if one is not finished even then.
     """
     resources = resources or ComputeResources()
     missing = [one for one in trainings if finished_best(one, panels[one.market]) is None]
@@ -274,13 +265,7 @@ def finished_best(training: Training, panel: MarketPanel) -> Path | None:
 
 
 def train_one(panels: Mapping[str, MarketPanel], training: Training) -> Result:
-    """Run a training in its folder, or resume it there.
-
-    Raises
-    ------
-    OutputError
-        If another process is doing so.
-    """
+    """Run a training in its folder, or resume it there; an OutputError if another process is doing so."""
     panel = panels[training.market]
     with in_use(training.folder):
         if finished_best(training, panel) is not None:

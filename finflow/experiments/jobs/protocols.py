@@ -140,10 +140,7 @@ class ProtocolJob(Job):
 def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = None, market: str = "") -> ProtocolJob:
     """Load the prices, cut them, and check that every fold can be trained and evaluated.
 
-    Raises
-    ------
-    FinflowError
-        If there is too little to learn from or to be evaluated on, or a setting is impossible.
+    Raises FinflowError if there is too little to learn from or to be evaluated on, or a setting is impossible.
     """
     panel, _ = load_before_test(config)
     settings = config.evaluation.protocol

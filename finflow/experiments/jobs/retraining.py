@@ -67,10 +67,8 @@ class KnownBars:
 def retrain_folds(known: KnownBars, count: int, settings: ProtocolConfig) -> tuple[Fold, ...]:
     """Folds of consecutive evaluated windows up to the newest bar, each with the bars of its retraining.
 
-    Raises
-    ------
-    MarketError
-        If the new bars are too few to learn from and to be evaluated on; the line says how many it takes.
+    Raises MarketError if the new bars are too few to learn from and to be evaluated on; the line says how many it
+    takes.
     """
     new = known.bars - known.seen
     evaluated = new - int(settings.first_share * new)
@@ -210,10 +208,7 @@ class Retraining(Job):
 def prepare_retraining(run: Path, config: Config, parent: Path | None = None) -> Retraining:
     """Read the old agent and the newest prices, cut the folds, and check that each can be trained.
 
-    Raises
-    ------
-    FinflowError
-        One line, where there is nothing to retrain, nothing new to evaluate on, or another universe.
+    Raises FinflowError, one line, where there is nothing to retrain, nothing new to evaluate on, or another universe.
     """
     saved = resolve_run(run)
     if saved.kind not in (Kind.RUN, Kind.CHECKPOINT):

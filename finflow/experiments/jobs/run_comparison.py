@@ -68,10 +68,7 @@ class _Run:
 def compare_runs(folders: Sequence[Path], output: Path | None = None) -> tuple[Path, list[str]]:
     """Compare runs: the page, and lines for a terminal.
 
-    Raises
-    ------
-    EvidenceError
-        If a run has no whole report, is named twice, or was evaluated on other prices or other days.
+    Raises EvidenceError if a run has no whole report, is named twice, or was evaluated on other prices or other days.
     """
     runs = [_read(folder, label) for folder, label in zip(folders, _labels(folders), strict=True)]
     _check_comparable(runs)

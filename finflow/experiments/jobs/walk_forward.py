@@ -72,10 +72,7 @@ class Fold:
 def load_before_test(config: Config) -> tuple[MarketPanel, int]:
     """Load the prices, cut before the test window, and the number of bars of the training window.
 
-    Raises
-    ------
-    ConfigError
-        If a user's own decisions are to be learned from.
+    Raises ConfigError if a user's own decisions are to be learned from.
     """
     refuse_own_decisions(config)
     panel = load_panel(config.market)
@@ -91,10 +88,7 @@ def history_of(panel: MarketPanel) -> int:
 def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig, history: int = HISTORY) -> tuple[Fold, ...]:
     """The folds of a protocol over so many bars, of which features look back on `history`.
 
-    Raises
-    ------
-    MarketError
-        If the bars are too few for the folds; the line says how many there are.
+    Raises MarketError if the bars are too few for the folds; the line says how many there are.
     """
     purge = purge_of(settings, history)
     cuts = _walk_forward(bars, settings, purge) if protocol == "walk-forward" else _combinatorial(bars, settings, purge)
@@ -115,10 +109,7 @@ def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig, history: i
 def last_fold(first: int, bars: int, settings: ProtocolConfig, history: int) -> Fold:
     """The one fold that is evaluated on the bars from ``first`` on, and learns from those ``purge`` bars before them.
 
-    Raises
-    ------
-    MarketError
-        If there are too few bars.
+    Raises MarketError if there are too few bars.
     """
     pieces = (range(max(first - purge_of(settings, history), 0)),)
     validation = _validation(pieces, settings.validation_share, history)

@@ -145,13 +145,7 @@ class Tuning:
 
 
 def stored_study(folder: Path) -> Config:
-    """The configuration that a study was begun with.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
+    """The configuration that a study was begun with; a ConfigError if there is none."""
     if not (folder / STUDY).is_file():
         raise ConfigError(
             f"{folder} is not the folder of a study: it has no {STUDY}; name one such as logs/{STUDIES}/..."
@@ -162,11 +156,8 @@ def stored_study(folder: Path) -> Config:
 def begin(config: Config, folder: Path | None = None) -> Tuning:
     """Open a study: that of a folder, or a new one, with all its trials.
 
-    Raises
-    ------
-    FinflowError
-        If the storage cannot be used, the study is another, or there is too little data for its folds. A folder and a
-        study that were made are removed then.
+    Raises FinflowError if the storage cannot be used, the study is another, or there is too little data for its folds.
+    A folder and a study that were made are removed then.
     """
     space = space_of(config)
     context = trial_context(config, tuple(space), config.tune.n_trials)
@@ -223,13 +214,7 @@ def encode_returns(returns: FloatArray) -> str:
 
 
 def decode_returns(text: str) -> FloatArray:
-    """Returns from their text.
-
-    Raises
-    ------
-    ConfigError
-        If it is none: something else has written to the storage.
-    """
+    """Returns from their text; a ConfigError if it is none: something else has written to the storage."""
     try:
         content = zlib.decompressobj().decompress(base64.b64decode(text), LONGEST_RETURNS)
         return np.frombuffer(content, dtype="<f4").astype(np.float64)

@@ -188,10 +188,7 @@ def open_store(
 
     With the values of its ``first`` trial, one that is not there is made; its identity is written after its trials.
 
-    Raises
-    ------
-    ConfigError
-        If the storage cannot be used, or has a study of that name that is another.
+    Raises ConfigError if the storage cannot be used, or has a study of that name that is another.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

@@ -71,10 +71,7 @@ class TrialContext:
 def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialContext:
     """Load the prices, cut them before the test window, and check that every fold can be trained.
 
-    Raises
-    ------
-    FinflowError
-        If there is too little to learn from or to be evaluated on.
+    Raises FinflowError if there is too little to learn from or to be evaluated on.
     """
     seen, train_end = load_before_test(config)
     protocol, tune = config.evaluation.protocol, config.tune
@@ -104,16 +101,13 @@ def run_trial(
 ) -> TrialResult:
     """Train and evaluate a configuration. The same configuration and seeds give the same values, bit for bit.
 
+    Raises FinflowError if an objective of a training is not a number.
+
     Parameters
     ----------
     scratch : Path
         Trainings write here; it is removed at the end, however that comes. Behaviour data that suit every trial go
         into the folder ``offline`` beside it.
-
-    Raises
-    ------
-    FinflowError
-        If an objective of a training is not a number.
     """
     trial = TrialRun(context, config, scratch, report)
     excess: dict[int, list[FloatArray]] = {seed: [] for seed in context.seeds}

@@ -72,10 +72,7 @@ def tune(
 ) -> StudyOutcome:
     """Search until all trials are finished, and report.
 
-    Raises
-    ------
-    KeyboardInterrupt
-        With a line that says how to go on.
+    Raises KeyboardInterrupt with a line that says how to go on.
     """
     _check_reach(config, resources)
     tuning = begin(config, resume)
@@ -167,10 +164,8 @@ def run_claimed_trial(
 ) -> None:
     """Run one trial, and record its outcome: values, a stop before its end, or why it failed.
 
-    Raises
-    ------
-    KeyboardInterrupt, OutputError
-        When the trial waits again: it was stopped, or the disk is at fault and not the trial.
+    Raises KeyboardInterrupt or OutputError when the trial waits again: it was stopped, or the disk is at fault and not
+    the trial.
     """
     store = tuning.store
     try:
@@ -226,10 +221,7 @@ def _scratch_folder(tuning: Tuning, number: int) -> Path:
 def conclude(tuning: Tuning) -> StudyOutcome:
     """Write the best configuration and the report, and describe the outcome.
 
-    Raises
-    ------
-    TrainingError
-        If not one trial has values.
+    Raises TrainingError if not one trial has values.
     """
     store = tuning.store
     trials, counts = store.trials, store.counts
@@ -267,15 +259,12 @@ def describe_plan(config: Config, folder: Path | None = None) -> str:
 def rerun(config: Config, folder: Path, number: int) -> list[str]:
     """Run a recorded trial again, alone, and compare its values with the record.
 
+    Raises FinflowError if there is no such trial, nothing was recorded of it, or its values differ.
+
     Returns
     -------
     list of str
         Lines to print, where every value is the same, bit for bit.
-
-    Raises
-    ------
-    FinflowError
-        If there is no such trial, nothing was recorded of it, or its values differ.
     """
     context = trial_context(config, tuple(space_of(config)), config.tune.n_trials)
     store = open_study(config, folder, context)

@@ -98,10 +98,7 @@ class SavedRun:
 
     @cached_property
     def note(self) -> JobNote:
-        """The note that makes a folder a job's.
-
-        Raises CheckpointError if it cannot be read, or says something else.
-        """
+        """The note that makes a folder a job's; a CheckpointError if it cannot be read, or says something else."""
         try:
             return JobNote.model_validate(_read_note(self.path / JOB))
         except ValidationError:

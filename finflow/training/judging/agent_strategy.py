@@ -167,10 +167,7 @@ class Agents:
 
     @property
     def alone(self) -> Checkpoint:
-        """The checkpoint of the only agent.
-
-        Raises ConfigError if there are several.
-        """
+        """The checkpoint of the only agent; a ConfigError if there are several."""
         if len(self.checkpoints) > 1:
             raise ConfigError(f"{self.folder} holds {len(self.checkpoints)} agents: name the run folder of one of them")
         return self.checkpoints[0]
