@@ -185,7 +185,6 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return {name: np.array(value) for name, value in arrays.items()}, dict(self.np_random.bit_generator.state)
 
     def set_state(self, arrays: dict[str, NDArray[Any]], generator: dict[str, Any]) -> None:
-        """Restore what ``get_state`` returned."""
         fields = dict(arrays)
         self.age = fields.pop("age").copy()
         self.excess_sums = fields.pop("running_sharpe").copy()

@@ -305,7 +305,6 @@ class RollbackManager:
         }
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore it."""
         kept = [
             Snapshot(tensors=without_prefix(tensors, f"{place}/"), **facts)
             for place, facts in enumerate(state["snapshots"])

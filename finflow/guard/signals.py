@@ -277,7 +277,6 @@ class RewardHackingMonitor:
         return {}, {"looks": looks, "reference": self.reference and _row(self.reference), "hits": self.hits}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore it."""
         self.validations = [_validation(row) for row in state["looks"]]
         self.reference = state["reference"] and _validation(state["reference"])
         self.hits = state["hits"]

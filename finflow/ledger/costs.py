@@ -125,11 +125,9 @@ class SumOfCosts(CostModel):
         self.needs_market = any(model.needs_market for model in models)
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Sum of the models' costs in each asset."""
         return sum((model.by_asset(trades, wealth, market) for model in self.models), 0.0 * trades)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Sum of the models' costs."""
         return sum((model.share(trades, wealth, market) for model in self.models), 0.0 * wealth)
 
 

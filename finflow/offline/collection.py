@@ -154,7 +154,6 @@ def simulate_behaviour(config: Config, process: DecisionProcess, window: range |
 
 
 def _record(env: PortfolioVectorEnv, behaviour: Behaviour, recorder: Recorder, length: int) -> None:
-    """Record ``length`` steps of a behaviour."""
     size = env.num_envs
     life = np.zeros(size, dtype=np.int64)
     action, source = behaviour.decide(env.state, 0)

@@ -147,11 +147,9 @@ class OfflineDataset:
 
     @property
     def reward_scale(self) -> float:
-        """The fixed scale of rewards."""
         return float(self.meta["reward_scale"])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Columns by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != META}
 
 

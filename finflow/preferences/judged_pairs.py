@@ -123,7 +123,6 @@ class DrawnPair(NamedTuple):
         return (second, first) if self.turned else (first, second)
 
     def answered(self, choice: Choice) -> Pair:
-        """The pair with an answer."""
         left, right = ("second", "first") if self.turned else ("first", "second")
         better = {"left": left, "tie": "tie", "right": right}[choice]
         return Pair.model_validate({"first": self.segments[0], "second": self.segments[1], "better": better})

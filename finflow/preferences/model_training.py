@@ -243,11 +243,9 @@ class ModelFigures(NamedTuple):
         return (self.accuracy - 0.5) / (self.attainable - 0.5)
 
     def report(self) -> dict[str, float | None]:
-        """The numbers as JSON has them."""
         return {**self._asdict(), "share": self.share}
 
     def line(self, name: str) -> str:
-        """The figures in a line."""
         if self.accuracy is None:
             return f"{name}: no pair but ties"
         text = f"{name}: accuracy {self.accuracy:.3f} of {self.pairs:,} pairs, ECE {self.ece:.3f}"
@@ -275,7 +273,6 @@ def model_figures(pairs: PairTensors, rows: Rows, lead: Tensor, mistakes: float 
 
 
 def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigures:
-    """Figures of a model on some pairs."""
     return model_figures(pairs, rows, leads(pairs, model, rows), float(model.mistakes))
 
 
@@ -288,11 +285,9 @@ class LearningReport(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def report(self) -> dict[str, Any]:
-        """The numbers as JSON has them."""
         return {**{name: one.report() for name, one in self.figures.items()}, "counts": self.counts, **self.numbers}
 
     def lines(self) -> list[str]:
-        """The report in lines."""
         used = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
         return [f"pairs: {used}", *(one.line(_PAIRS[name]) for name, one in self.figures.items()), *self.notes]
 

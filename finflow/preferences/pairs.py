@@ -178,7 +178,6 @@ class PortfolioPath:
         return cls(run.dates, run.returns, run.turnover, run.costs, held, run.weights)
 
     def rows(self, start: int, stop: int) -> PortfolioPath:
-        """Some of the holding periods."""
         return PortfolioPath(*(getattr(self, field.name)[start:stop] for field in fields(self)))
 
 

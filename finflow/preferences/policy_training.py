@@ -101,7 +101,6 @@ class DirectObjective(NamedTuple):
     def of(
         cls, method: Method, config: PolicyLearningConfig, pairs: PairTensors, reference: ExpertPolicy
     ) -> DirectObjective:
-        """The objective on some pairs with a frozen reference."""
         known = all_densities(reference, pairs, np.arange(len(pairs)))[0]
         return cls(method, config, known, torch.from_numpy(pairs.lengths).to(known.dtype), pairs.targets)
 

@@ -217,7 +217,6 @@ class SavedAgent(NamedTuple):
         return cls(path, _agent_tensors(tensors, config), shape, config, facts.get("features"))
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """Tensors of one of its networks."""
         return without_prefix(self.tensors, f"{name}/")
 
     def policy(self, device: torch.device) -> ExpertPolicy:

@@ -51,7 +51,6 @@ class Decision(NamedTuple):
         return LogisticNormal(location, self.log_scale.expand_as(location), self.listed)
 
     def figures(self) -> dict[str, Tensor]:
-        """Figures of a batch of decisions for the log."""
         return {"trade_rate": self.trade_rate.mean().detach()}
 
     def expert_distribution(self, expert: Tensor, weights: Tensor) -> LogisticNormal:

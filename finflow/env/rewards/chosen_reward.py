@@ -130,11 +130,9 @@ class RewardSum:
         return next((term.name for term in self.terms if not term.differentiable), None)
 
     def with_units(self, units: Sequence[float]) -> RewardSum:
-        """Same sum with other units of its terms."""
         return RewardSum([replace(term, unit=unit) for term, unit in zip(self.terms, units, strict=True)])
 
     def with_tables(self, panel: MarketPanel) -> RewardSum:
-        """Same sum with the tables of its terms computed."""
         return RewardSum([replace(term, table=_table_of(term, panel)) for term in self.terms])
 
 

@@ -107,7 +107,6 @@ def sortino(returns: FloatArray, cash_returns: ArrayLike = 0.0, bars_per_year: i
 
 
 def sharpe_of(backtest: Backtest) -> float:
-    """`sharpe` of a backtest."""
     return float(sharpe(backtest.returns, backtest.cash_returns, backtest.bars_per_year))
 
 

@@ -223,7 +223,6 @@ def decode_returns(text: str) -> FloatArray:
 
 
 def reason_of(trial: FrozenTrial) -> str:
-    """Reason why a trial failed."""
     return str(trial.user_attrs.get(REASON, LOST))
 
 

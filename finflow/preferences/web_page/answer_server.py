@@ -76,7 +76,6 @@ class AnswerSession:
 
     @property
     def skipped(self) -> int:
-        """Questions that were skipped."""
         return sum(pair is None for pair in self._dealt.values())
 
     @property
@@ -259,7 +258,6 @@ class AnswerServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
     def serve(self, session: AnswerSession, page: Callable[..., str]) -> None:
@@ -277,7 +275,6 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "finflow", ""
 
     def do_GET(self) -> None:
-        """Send the page."""
         if not self._from_own_page():
             return
         if self.path != "/":

@@ -127,7 +127,6 @@ class Transitions:
 
     @classmethod
     def of(cls, dataset: OfflineDataset, device: torch.device) -> Transitions:
-        """All transitions of an offline dataset."""
         n_weights, size = dataset.action.shape[1], dataset.portfolio.shape[1]
         store = cls(len(dataset), n_weights, size, device)
         stored = dataset.arrays()

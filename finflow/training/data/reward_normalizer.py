@@ -110,7 +110,6 @@ class RewardNormalizer:
 
     @classmethod
     def of(cls, keys: RewardNormalizationConfig) -> Self:
-        """The normaliser of a section of the configuration."""
         clip = (-keys.clip, keys.clip)
         return cls(RewardNormalizerConfig(keys.window_size, clip_range=clip, shift=keys.shift, warmup=keys.warmup))
 

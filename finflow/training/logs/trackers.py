@@ -54,8 +54,6 @@ class EventFiles:
             self._writer: SummaryWriter | None = SummaryWriter(str(folder), purge_step=purge_step)
 
     def add(self, step: int, curves: Mapping[str, float]) -> None:
-        """A point of each curve."""
-
         def write(writer: SummaryWriter) -> None:
             for name, value in curves.items():
                 writer.add_scalar(name, value, step)
@@ -151,7 +149,6 @@ class WandbRun:
         atexit.register(self.close)  # before the package's own exit, after which a run cannot be finished any more
 
     def add(self, step: int, curves: Mapping[str, float]) -> None:
-        """A point of each curve."""
         self._do(lambda run: run.log(dict(curves), step=step))
 
     def add_event(self, step: int, level: str, signal: str, message: str) -> None:

@@ -284,7 +284,6 @@ class RunGuard:
         self._abort(reason, alarms)
 
     def say(self, level: str, signal: str, message: str) -> Event:
-        """Announce an event now."""
         event = Event(self.state.counters.update, self.state.counters.phase, level, signal, message)
         self._announce(event)
         return event
