@@ -223,21 +223,17 @@ def _reward_context(
     )
 
 
-def _market_state(process: DecisionProcess, state: PortfolioState) -> MarketState | None:
-    """Volume and volatility as known at the decision, where a cost depends on them."""
-    if process.liquidity is None:
-        return None
-    known = replace(state, bar=state.bar - process.lag)
-    return MarketState(*(_rows(table, known) for table in process.liquidity))
-
-
 def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Settlement:
     """Trade to a target (batch, K) at the states' bars: the part of a step that needs no later price."""
     growth, listed = _rows(process.growth, state), _rows(process.listed, state)
     dividends = _dividend_rows(process, state)
     before, target = orders(state.weights, action, growth, listed, process.limits, process.lag, dividends)
     halted = None if process.panel.halted is None else _rows(process.halted, state)
-    return settle(before, target, process.costs, state.wealth, _market_state(process, state), halted)
+    market = None
+    if process.liquidity is not None:  # volume and volatility as known at the decision
+        known = replace(state, bar=state.bar - process.lag)
+        market = MarketState(*(_rows(table, known) for table in process.liquidity))
+    return settle(before, target, process.costs, state.wealth, market, halted)
 
 
 def _rows(table: NDArray[Any], state: PortfolioState) -> Any:

@@ -109,11 +109,12 @@ class VolumeCost(CostModel):
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``rate * v_i p_i``, ``rate * v_i sqrt(p_i)``, or the latter times ``s_i``."""
-        xp, known = array_namespace(trades), _known(market)
-        cost = self.rate * abs(trades)
+        if market is None:
+            raise ConfigError("a cost under env.costs depends on the volume traded, and this market has none")
+        xp, cost = array_namespace(trades), self.rate * abs(trades)
         if self.times_volatility:
-            cost = cost * known.volatility
-        share = abs(trades) * wealth[..., None] / known.volume.clip(TINY)
+            cost = cost * market.volatility
+        share = abs(trades) * wealth[..., None] / market.volume.clip(TINY)
         return cost * (share if self.linear else xp.sqrt(share.clip(TINY)))
 
 
@@ -136,12 +137,6 @@ def proportional_rates(costs: CostModel) -> FloatArray | None:
     models = costs.models if isinstance(costs, SumOfCosts) else [costs]
     rates = [model.rate for model in models if isinstance(model, Proportional)]
     return np.array(rates, dtype=np.float64) if len(rates) == len(models) else None
-
-
-def _known(market: MarketState | None) -> MarketState:
-    if market is None:
-        raise ConfigError("a cost under env.costs depends on the volume traded, and this market has none")
-    return market
 
 
 def costs_of(env: EnvConfig) -> SumOfCosts:

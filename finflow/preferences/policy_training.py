@@ -45,7 +45,7 @@ def segment_density(
     sees the market and the portfolio that the segment held; the state of the built-in reward, which a preference is not
     about, is zero.
     """
-    rows, owner = pairs.decisions_of(chosen), pairs.owners_of(chosen)
+    rows, owner = pairs.decisions_of(chosen)
     bars, place = torch.unique(pairs.bars[rows], return_inverse=True)
     states = states_holding(pairs.assets[bars], pairs.market[bars], pairs.decisions.held[rows])
     distribution = _distribution(policy, states, place)

@@ -209,23 +209,20 @@ class PairTensors(NamedTuple):
 
     def units(self, chosen: Rows) -> OutcomeUnits:
         """Root mean squares of the outcomes of the segments of some pairs."""
-        rows = self.decisions_of(chosen)
+        rows, _ = self.decisions_of(chosen)
         outcomes = (self.decisions.log_return, self.decisions.turnover, self.decisions.cost)
         return OutcomeUnits(*(max(float(one[rows].square().mean().sqrt()), SMALLEST_UNIT) for one in outcomes))
 
-    def decisions_of(self, chosen: Rows) -> Tensor:
-        """Numbers of the decisions of some pairs: of the first segments, one after another, then of the second."""
+    def decisions_of(self, chosen: Rows) -> tuple[Tensor, Tensor]:
+        """Numbers of the decisions of some pairs, and of their segments: the first ones in order, then the second."""
         lengths, starts = np.tile(self.lengths[chosen], 2), self.offsets[:, chosen].reshape(-1)
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return torch.from_numpy(np.repeat(starts, lengths) + within)
-
-    def owners_of(self, chosen: Rows) -> Tensor:
-        """Numbers of the segments that these decisions belong to: first segments, then second ones."""
-        return torch.from_numpy(np.repeat(np.arange(2 * len(chosen)), np.tile(self.lengths[chosen], 2)))
+        owners = np.repeat(np.arange(2 * len(chosen)), lengths)
+        return torch.from_numpy(np.repeat(starts, lengths) + within), torch.from_numpy(owners)
 
     def scores(self, model: RewardModel, chosen: Rows) -> Tensor:
         """Scores of the two segments of some pairs before calibration, (2, members, pairs)."""
-        rows, owner = self.decisions_of(chosen), self.owners_of(chosen)
+        rows, owner = self.decisions_of(chosen)
         bars, place = torch.unique(self.bars[rows], return_inverse=True)
         assets, market = self.assets[bars], self.market[bars]
         encoding = model.encode(assets, market)
@@ -237,7 +234,7 @@ class PairTensors(NamedTuple):
 
     def outcomes(self, model: RewardModel, chosen: Rows) -> Tensor:
         """Sums of the outcomes of the two segments of some pairs, (2, pairs, outcomes), in double precision."""
-        rows, owner = self.decisions_of(chosen), self.owners_of(chosen)
+        rows, owner = self.decisions_of(chosen)
         found = model.outcomes(ScoredDecisions(*(column[rows] for column in self.decisions))).double()
         return found.new_zeros(2 * len(chosen), found.shape[1]).index_add(0, owner, found).view(2, len(chosen), -1)
 

@@ -198,9 +198,7 @@ def natural_gradient(
     return conjugate_gradient(product, gradient, CONJUGATE_STEPS)
 
 
-def fisher_product(
-    parameters: Sequence[nn.Parameter], divergence: Callable[[], Tensor], damping: float = DAMPING
-) -> Callable[[Tensor], Tensor]:
+def fisher_product(parameters: Sequence[nn.Parameter], divergence: Callable[[], Tensor]) -> Callable[[Tensor], Tensor]:
     """Product of a vector and ``F + damping I``, as a function of the vector, without ever forming the matrix."""
     distance = divergence()
     with full_precision(distance):
@@ -211,7 +209,7 @@ def fisher_product(
         along = torch.dot(flat_slope, vector)
         with full_precision(along):
             curvature = torch.autograd.grad(along, parameters, retain_graph=True, allow_unused=True)
-        return _flat(curvature, parameters) + damping * vector
+        return _flat(curvature, parameters) + DAMPING * vector
 
     return product
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from array_api_compat import array_namespace
@@ -57,9 +56,7 @@ class OrderedPool(Generic[R]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._workers.close()
 
     def submit(self, *arguments: Any) -> None:
@@ -157,15 +154,12 @@ def queued_rewards(
         yield with_reward(process, queue), queue
 
 
+_imported = cache(user_reward)  # made once in each worker
+
+
 def compute(market: WorkersMarket, place: int, context: RewardContext) -> Any:
     """Compute a reward in a worker, (batch,)."""
     name, given = market.rewards[place]
     reward = _imported(name) if given is None else given
     context = replace(context, observe=LazyObservation(market.process, context.observe.state))
     return checked(name, computed(name, reward, context), context)
-
-
-@cache
-def _imported(path: str) -> Reward:
-    """A user's reward, made once in each worker."""
-    return user_reward(path)

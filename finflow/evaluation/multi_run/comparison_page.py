@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,8 +110,7 @@ def comparison_page(
 
 def _runs(runs: Mapping[str, Mapping[str, Any]], differences: Mapping[str, object]) -> Section:
     def bounded(heading: str, cell: Cell) -> tuple[str, Cell]:
-        name = cell.path[-1]
-        return heading, Cell(cell.path, cell.unit, cell.decimals, plus=cell.plus, bounds=(ROW, "intervals", name))
+        return heading, replace(cell, bounds=(ROW, "intervals", cell.path[-1]))
 
     metrics = [bounded(*column) for column in columns_of(Metrics, ROW, names=METRICS)]
     against: Sequence[Column] = (

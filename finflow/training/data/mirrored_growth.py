@@ -259,5 +259,4 @@ def _market(process: DecisionProcess, rows: BoolArray) -> tuple[FloatArray, Floa
 
 def matrix_product(rows: FloatArray, columns: FloatArray) -> FloatArray:
     """Matrix product by torch, whose bits depend on ``train.threads``; NumPy's depend on the number of cores."""
-    product: FloatArray = (torch.from_numpy(rows) @ torch.from_numpy(np.ascontiguousarray(columns))).numpy()
-    return product
+    return (torch.from_numpy(rows) @ torch.from_numpy(np.ascontiguousarray(columns))).numpy()

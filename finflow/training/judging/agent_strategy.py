@@ -255,8 +255,7 @@ def _read(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> Market
 
 def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> FloatArray:
     """The portfolios that the experts name at decision bars, (steps, 5, K)."""
-    portfolios: FloatArray = _read(policy, process, bars).experts[:, : len(EXPERTS)].double().cpu().numpy()
-    return portfolios
+    return _read(policy, process, bars).experts[:, : len(EXPERTS)].double().cpu().numpy()
 
 
 def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, states: TwoStates) -> ByState | None:

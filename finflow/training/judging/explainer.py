@@ -78,8 +78,7 @@ def states_in_double(states: States) -> States:
 
 def centre_of(decision: Decision) -> Tensor:
     """Portfolio that a decision names, (batch, K)."""
-    centre: Tensor = decision.distribution.centre()
-    return centre
+    return decision.distribution.centre()
 
 
 def integrated_gradients(

@@ -159,8 +159,7 @@ def backtest_blends(
             each = reading.each(itemgetter(place)).each(lambda row: row.expand(count, *row.shape))
             now.append(each._replace(aim=aims[place]))
         decision = batched(active).trade_toward(states, MarketReading.join(now, torch.cat))
-        targets: FloatArray = decision.distribution.centre().double().cpu().numpy()
-        return targets
+        return decision.distribution.centre().double().cpu().numpy()
 
     rewards = np.zeros((len(decisions), int(decisions.max())))
     for place, (rows, outcome) in enumerate(simulate(process, accounts, decisions, decide)):

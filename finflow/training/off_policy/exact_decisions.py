@@ -121,8 +121,7 @@ def exact_bounds(
     bounds = [value]
     for reward, discount in zip(earned.view(len(bars), -1).flip(0), going.flip(0), strict=True):
         bounds.append(reward + discount * bounds[-1])
-    exact: NDArray[np.float32] = torch.stack(bounds[:0:-1]).cpu().numpy()
-    return exact
+    return torch.stack(bounds[:0:-1]).cpu().numpy()
 
 
 @torch.no_grad()
@@ -217,8 +216,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, float]:
         block[rows] = number
 
     def by_block(values: FloatArray) -> FloatArray:
-        sums: FloatArray = np.bincount(block, weights=values, minlength=BLOCKS).astype(np.float64)
-        return sums
+        return np.bincount(block, weights=values, minlength=BLOCKS).astype(np.float64)
 
     squares = by_block((predicted**2).sum(axis=1))
     residual = by_block((predicted * measured).sum(axis=1)) - slope * squares
