@@ -126,12 +126,9 @@ def _entropies(probe: PolicyProbe) -> tuple[Tensor, Tensor]:
 def policy_figures(probe: PolicyProbe, kl: Tensor | None = None) -> dict[str, float]:
     """Figures of a policy on the fixed states, read from the device at once.
 
-    Returns
-    -------
-    dict
-        ``concentration`` H(w) / ln K of the deterministic portfolios; ``policy_entropy`` exp((H - H_max) / (K - 1)),
-        with the Jacobian's mean taken at the centre; ``gate`` the largest mean weight of an expert, 0 where there is
-        but one; ``turnover`` half the sum of absolute trades; ``kl``, given, (), from the reference, 0 without one.
+    ``concentration`` H(w) / ln K of the deterministic portfolios; ``policy_entropy`` exp((H - H_max) / (K - 1)), with
+    the Jacobian's mean taken at the centre; ``gate`` the largest mean weight of an expert, 0 where there is but one;
+    ``turnover`` half the sum of absolute trades; ``kl``, given, (), from the reference, 0 without one.
     """
     entropy, share = _entropies(probe)
     turnover = 0.5 * (probe.centre - probe.held).abs().sum(-1).mean()

@@ -28,10 +28,7 @@ FAMILIES = LENSES
 class Setting(NamedTuple):
     """One variant of a family; the family's function says what concentration and cash mean for it.
 
-    Attributes
-    ----------
-    horizon : int
-        Daily bars looked back over; of monthly bars those of the same length in time, and twelve at least.
+    ``horizon``: daily bars looked back over; of monthly bars those of the same length in time, and twelve at least.
     """
 
     horizon: int
@@ -60,12 +57,9 @@ _DEEP = 0.2  # log drawdown of the market at which a defensive variant is fully 
 
 
 def family_tables(panel: MarketPanel, family: str) -> FloatArray:
-    """Target weights of every variant of one of `FAMILIES` at every bar of the market.
+    """Target weights of every variant of one of `FAMILIES` at every bar of the market, float64 (variants, bars, K).
 
-    Returns
-    -------
-    float64 of shape (variants, bars, K)
-        Weights on the simplex, cash last, in the order of `SETTINGS[family]`.
+    They lie on the simplex, cash last; variants are in the order of `SETTINGS[family]`.
     """
     view = PanelView(panel)
     listed = view.listed

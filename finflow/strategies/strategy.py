@@ -83,12 +83,8 @@ def equal_weights(listed: BoolArray) -> FloatArray:
 def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compute: Callable[[], Result]) -> Result:
     """Return what a computation gave for the same inputs before, or compute and remember it.
 
-    Parameters
-    ----------
-    inputs : sequence of array
-        All that the result depends on and that differs between backtests with the same memo.
-    compute : callable
-        Returns the result, which may not be changed afterwards.
+    ``inputs``: all that the result depends on and that differs between backtests with the same memo. The result may not
+    be changed afterwards.
     """
     if memo is None:
         return compute()

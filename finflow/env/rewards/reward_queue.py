@@ -32,13 +32,8 @@ WAITING = 4  # pending calls per local worker
 class OrderedPool(Generic[R]):
     """Calls of one function in other processes: of a cluster where this one is a task of it, else of this machine.
 
-    Parameters
-    ----------
-    function : callable
-        Of the top level of a module, called as ``function(shared, *arguments)``. It may be called again with the same
-        arguments where its process was killed.
-    shared : object
-        Given to each process once; picklable.
+    ``function``: of the top level of a module, called as ``function(shared, *arguments)``, and again with the same
+    arguments where its process was killed. ``shared``: given to each process once; picklable.
     """
 
     def __init__(self, function: Callable[..., R], shared: Any, workers: int, threads: int = 1) -> None:

@@ -28,13 +28,10 @@ from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFrame:
     """Purchases and sales of a backtest on its process, a row for each asset and fill.
 
-    Returns
-    -------
-    DataFrame
-        Name of the ``strategy``, ``date`` of the fill, ``asset``, ``side`` (buy, sell, or end where an asset was paid
-        out at its last price), ``units`` and ``price`` (adjusted where the prices are), ``value`` (units times price),
-        ``cost``, both in money, and the ``weight`` ``before`` and ``after``. Wealth before a fill, less its costs, is
-        wealth after.
+    Columns: name of the ``strategy``, ``date`` of the fill, ``asset``, ``side`` (buy, sell, or end where an asset was
+    paid out at its last price), ``units`` and ``price`` (adjusted where the prices are), ``value`` (units times price),
+    ``cost``, both in money, and the ``weight`` ``before`` and ``after``. Wealth before a fill, less its costs, is
+    wealth after.
     """
     bars = process.decision_bars(window)
     rows = slice(bars.start, bars.stop)
@@ -72,10 +69,7 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
 def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFrame:
     """Holdings right after each fill, a row for each asset held, and for cash.
 
-    Returns
-    -------
-    DataFrame
-        ``strategy``, ``date``, ``asset``, ``units``, ``price`` (1 for cash), ``value`` in money, ``weight``.
+    Columns: ``strategy``, ``date``, ``asset``, ``units``, ``price`` (1 for cash), ``value`` in money, ``weight``.
     """
     bars = process.decision_bars(window)
     rows = slice(bars.start, bars.stop)

@@ -103,11 +103,8 @@ def run_trial(
 
     Raises FinflowError if an objective of a training is not a number.
 
-    Parameters
-    ----------
-    scratch : Path
-        Trainings write here; it is removed at the end, however that comes. Behaviour data that suit every trial go
-        into the folder ``offline`` beside it.
+    ``scratch``: trainings write here; it is removed at the end, however that comes. Behaviour data that suit every
+    trial go into the folder ``offline`` beside it.
     """
     trial = TrialRun(context, config, scratch, report)
     excess: dict[int, list[FloatArray]] = {seed: [] for seed in context.seeds}
