@@ -195,6 +195,33 @@ def test_of_several_mistakes_the_first_is_told_and_the_others_are_counted(tmp_pa
     assert complaint({"bcell.tau": 3, "train.seed": -1}).endswith("(and 1 more mistake)")
 
 
+NUMBERS = 'reads such names as numbers without quotes: write ["005930", "TRUE"]'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tickers: [005930, 000660]", NUMBERS),
+        ("tickers:\n  - ON\n  - 000660", NUMBERS),
+        ("tickers: [ON, TRUE]", "reads such names as true or false without quotes: write ["),
+        ("tickers: [AAPL, NULL]", "as null without quotes"),
+        ("tickers: 2011-01-02", 'as dates without quotes: write "005930"'),
+        ("benchmark: 000300", 'a name or null; YAML reads such names as numbers without quotes: write "005930"'),
+    ],
+)
+def test_names_without_quotes_are_told_apart_from_what_yaml_makes_of_them(text: str, said: str, tmp_path: Path) -> None:
+    message = complaint({}, path=written(tmp_path, f"market:\n  {text}\n"))
+    assert "mine.yaml, line 2" in message
+    assert said in message
+
+
+def test_a_name_that_is_set_alone_stays_text_and_a_list_is_shown_with_quotes_for_the_shell() -> None:
+    for text in ("005930,000660", "TRUE ON", '["005930", "TRUE"]'):
+        assert load_config(None, {"market.tickers": text}, {}).market.tickers == tuple(re.findall(r"\w+", text))
+    with pytest.raises(ConfigError, match=re.escape('write --set \'market.tickers=["005930", "TRUE"]\'')):
+        load_config(None, {"market.tickers": "[005930, 000660]"}, {}, origin="command line")
+
+
 # --- files that cannot be read
 
 

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from finflow.config.evaluation_sections import SearchedConfig, TuneConfig
 from finflow.config.schema import KEYS, SECTIONS, Config, allowed_values, holds_text, holds_whole_numbers
 from finflow.config.section_types import ConfigSection
-from finflow.config.yaml_text import parse_file, parse_scalar, to_yaml
+from finflow.config.yaml_text import misread, parse_file, parse_scalar, to_yaml
 from finflow.errors import ConfigError
 
 S = TypeVar("S", bound=ConfigSection)
@@ -229,8 +229,9 @@ class _Layers:
                 yield f"{'.'.join(parts[2:])} in {key} ({self.origins.get(key, 'default')}): {message}"
             elif key not in seen:
                 seen.add(key)
-                origin = self.origins.get(key, "default")
-                yield f"{key} = {_show(self.values.get(key))} ({origin}): must be {allowed_values(key)}"
+                origin, value = self.origins.get(key, "default"), self.values.get(key)
+                advice = misread(value, key if origin == "command line" else "") if holds_text(key) else ""
+                yield f"{key} = {_show(value)} ({origin}): must be {allowed_values(key)}{advice}"
 
 
 def _search_mistakes(key: str, searched: SearchedConfig, origin: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ silently the last one. The classes here change that.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ _SCALARS = (
         "-+.0123456789",
     ),
 )
+_READ_AS = ((bool, "true or false"), ((int, float), "numbers"), (dt.date, "dates"), (type(None), "null"))
 
 
 class _Loader(yaml.SafeLoader):
@@ -90,6 +92,15 @@ def parse_scalar(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except (ValueError, LookupError) as error:
         raise yaml.YAMLError(str(error)) from None
+
+
+def misread(value: object, key: str = "") -> str:
+    """Say how to write names that YAML reads as another type, for --set of a key; empty where it reads text."""
+    parts = value if isinstance(value, list | tuple) else () if value is None else (value,)
+    kind = next((words for part in parts for types, words in _READ_AS if isinstance(part, types)), None)
+    quoted = '["005930", "TRUE"]' if isinstance(value, list | tuple) else '"005930"'
+    shown = f"--set '{key}={quoted}'" if key else quoted
+    return f"; YAML reads such names as {kind} without quotes: write {shown}" if kind else ""
 
 
 def to_yaml(value: Any) -> str:
