@@ -218,8 +218,38 @@ def test_names_without_quotes_are_told_apart_from_what_yaml_makes_of_them(text: 
 def test_a_name_that_is_set_alone_stays_text_and_a_list_is_shown_with_quotes_for_the_shell() -> None:
     for text in ("005930,000660", "TRUE ON", '["005930", "TRUE"]'):
         assert load_config(None, {"market.tickers": text}, {}).market.tickers == tuple(re.findall(r"\w+", text))
-    with pytest.raises(ConfigError, match=re.escape('write --set \'market.tickers=["005930", "TRUE"]\'')):
+    with pytest.raises(ConfigError, match=re.escape('write --set market.tickers=\'["005930", "TRUE"]\'')):
         load_config(None, {"market.tickers": "[005930, 000660]"}, {}, origin="command line")
+
+
+QUOTES = "write paths in single quotes, or with / instead of \\"
+
+
+@pytest.mark.parametrize(
+    ("path", "escape"),
+    [(r"C:\temp\new", "t"), (r"C:\new", "n"), (r"\\a\best", "b"), (r"C:\0", "0"), (r"D:\Lab", "L")],
+)
+def test_a_path_in_double_quotes_whose_backslashes_yaml_reads_is_refused(
+    path: str, escape: str, tmp_path: Path
+) -> None:
+    keys = [key for key, allowed, *_ in describe_schema() if "a path" in allowed]
+    assert {"market.path", "market.cash_rate", "online.reference", "output.logs_dir"} < {*keys}
+    for key in [*keys, "offline.decisions"]:
+        section, *inner, name = key.split(".")
+        line = "".join(f"{part}: {{" for part in inner) + f'{name}: "{path}"' + "}" * len(inner)
+        message = complaint({}, path=written(tmp_path, f"{section}:\n  {line}\n"))
+        assert message.startswith(f"{key} = ")
+        assert f"YAML reads \\{escape} in double quotes as one character: {QUOTES}" in message
+        with pytest.raises(ConfigError, match=re.escape(QUOTES)):
+            changed_config(Config(), {key: yaml.safe_load(f'"{path}"')})
+
+
+@pytest.mark.parametrize("path", [r"C:\Users\me\p.csv", r"D:\data\x.csv", r"C:\xin"])
+def test_a_path_in_double_quotes_that_is_no_yaml_says_how_to_write_it(path: str, tmp_path: Path) -> None:
+    message = complaint({}, path=written(tmp_path, f'market:\n  path: "{path}"\n'))
+    assert "line 2: not valid YAML: " in message
+    assert f"\\ begins an escape in double quotes: {QUOTES}" in message
+    assert load_config(written(tmp_path, f"market:\n  path: '{path}'\n"), {}, {}).market.path == Path(path)
 
 
 # --- files that cannot be read

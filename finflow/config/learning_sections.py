@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
 from finflow.config.section_types import (
     ConfigSection,
+    FilePath,
     FilePaths,
     Flag,
     Fraction,
@@ -42,7 +42,7 @@ class OnlineConfig(ConfigSection):
     gae_lambda: Share = key(0.95, "lambda of generalised advantage estimation: 0 is one-step, 1 Monte Carlo")
     clip: PositiveNumber = key(0.2, "epsilon of PPO's clipped objective")
     entropy_coefficient: NonNegativeNumber = key(0.01, "weight of the policy's entropy per free dimension")
-    reference: Literal["none", "pretrained"] | Path = key(
+    reference: Literal["none", "pretrained"] | FilePath = key(
         "none", "frozen policy of the on-policy penalty: none, pretrained, or a checkpoint"
     )
     reference_beta: PositiveNumber = key(0.1, "beta at the start, in scaled rewards per nat and free dimension")

@@ -188,7 +188,8 @@ class _Layers:
                 self.mistakes.append(f"{key} = {_show(value)} ({where}): not valid YAML")
                 return
         if isinstance(value, str) and _NO_TEXT.search(value):
-            self.mistakes.append(f"{key} = {_show(value)} ({where}): has a character that no text may have")
+            words = f"has a character that no text may have{misread(value)}"
+            self.mistakes.append(f"{key} = {_show(value)} ({where}): {words}")
         elif key in KEYS:
             self.values[key], self.origins[key] = value, where
         elif key not in SECTIONS:
@@ -230,7 +231,8 @@ class _Layers:
             elif key not in seen:
                 seen.add(key)
                 origin, value = self.origins.get(key, "default"), self.values.get(key)
-                advice = misread(value, key if origin == "command line" else "") if holds_text(key) else ""
+                option = f"--set {key}=" if origin == "command line" else ""
+                advice = misread(value, option) if holds_text(key) or isinstance(value, str) else ""
                 yield f"{key} = {_show(value)} ({origin}): must be {allowed_values(key)}{advice}"
 
 

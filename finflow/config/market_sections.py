@@ -13,6 +13,7 @@ from pydantic import model_validator
 from finflow.config.section_types import (
     ConfigSection,
     Date,
+    FilePath,
     Flag,
     Fraction,
     Int,
@@ -79,7 +80,7 @@ class MarketConfig(ConfigSection):
         "embedded", "where prices come from; embedded: 20 stocks of the S&P 500, 1990 to 2022"
     )
     synthetic: SyntheticConfig = key(SyntheticConfig(), "the market of the source synthetic")
-    path: Path | None = key(None, "file of prices, or folder of such files, for the sources csv and parquet")
+    path: FilePath | None = key(None, "file of prices, or folder of such files, for the sources csv and parquet")
     tickers: Names | None = key(None, "assets to use; all of the source when left out")
     benchmark: str | None = key(None, "column or ticker used as the index, never held")
     start: Date | None = key(None, "first date used; the source's first when left out")
@@ -91,7 +92,7 @@ class MarketConfig(ConfigSection):
     )
     auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
     dividends: Literal["reinvested", "cash"] = key("reinvested", "reinvested, or paid in cash at their ex-dates")
-    cache_dir: Path = key(Path("data/market"), "folder of the hashed price store")
+    cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store")
     max_gap: NonNegativeInt = key(0, "bars without a price over which an asset is held and not traded", le=260)
     use_cache: Flag = key(True, "read prices from the store when it has them")
     extend_cache: Flag = key(False, "extend stored prices of Yahoo by the newer bars; only those are fetched")
@@ -197,7 +198,7 @@ class RankingConfig(ConfigSection):
 class PreferenceConfig(ConfigSection):
     """Reward of a model that was learned from preferences."""
 
-    model: Path | None = key(None, "file of the reward model that --mode prefer --learn wrote")
+    model: FilePath | None = key(None, "file of the reward model that --mode prefer --learn wrote")
     paid: Literal["decision", "segment"] = key(
         "decision", "score of each decision, or on-policy their sum at the end of a segment"
     )

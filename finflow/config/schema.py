@@ -29,15 +29,15 @@ from finflow.config.learning_sections import (
     TrainConfig,
 )
 from finflow.config.market_sections import EnvConfig, FeaturesConfig, MarketConfig, ObjectivesConfig
-from finflow.config.section_types import ConfigSection, key
+from finflow.config.section_types import ConfigSection, FilePath, key
 
 
 class OutputConfig(ConfigSection):
     """Folders of files, and where curves go; affects no result."""
 
-    logs_dir: Path = key(Path("logs"), "folder that holds the run folders")
-    offline_dir: Path = key(Path("data/offline"), "folder of collected offline datasets")
-    readings: Path | None = key(None, "log of test evaluations; left out: readings.jsonl in logs_dir")
+    logs_dir: FilePath = key(Path("logs"), "folder that holds the run folders")
+    offline_dir: FilePath = key(Path("data/offline"), "folder of collected offline datasets")
+    readings: FilePath | None = key(None, "log of test evaluations; left out: readings.jsonl in logs_dir")
     log_with: Literal["tensorboard", "wandb"] = key("tensorboard", "where curves go; wandb: to Weights & Biases too")
 
 

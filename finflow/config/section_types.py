@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
+from finflow.config.yaml_text import CONTROL
 from finflow.errors import ConfigError
 
 
@@ -44,6 +45,13 @@ def _refuse_number(value: Any) -> Any:
     raise ValueError("a path is needed")
 
 
+def _refuse_control(value: Any) -> Any:
+    """Refuse tabs and line ends, which YAML makes of Windows paths in double quotes."""
+    if isinstance(value, str | Path) and CONTROL.search(str(value)):
+        raise ValueError("a path without control characters is needed")
+    return value
+
+
 Int = Annotated[int, Strict(), BeforeValidator(_integral)]
 PositiveInt = Annotated[Int, Field(ge=1)]
 NonNegativeInt = Annotated[Int, Field(ge=0)]
@@ -57,8 +65,9 @@ Rate = Annotated[Number, Field(gt=-1, le=1)]
 Flag = Annotated[bool, Strict()]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 Date = Annotated[dt.date, BeforeValidator(_refuse_timestamp)]
-FilePaths = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
-RateFile = Annotated[Path, BeforeValidator(_refuse_number)]
+FilePath = Annotated[Path, BeforeValidator(_refuse_control)]
+FilePaths = Annotated[tuple[FilePath, ...], BeforeValidator(_as_list)]
+RateFile = Annotated[FilePath, BeforeValidator(_refuse_number)]
 
 
 class ConfigSection(BaseModel):

@@ -28,6 +28,9 @@ _SCALARS = (
     ),
 )
 _READ_AS = ((bool, "true or false"), ((int, float), "numbers"), (dt.date, "dates"), (type(None), "null"))
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")  # characters that no path is meant to have
+_ESCAPES = {text: f"\\{name}" for name, text in yaml.scanner.Scanner.ESCAPE_REPLACEMENTS.items() if name.isalnum()}
+_PATHS = "write paths in single quotes, or with / instead of \\"
 
 
 class _Loader(yaml.SafeLoader):
@@ -75,8 +78,9 @@ def parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
         node = loader.get_single_node()
         content = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError, LookupError) as error:
-        words = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-        raise ConfigError(f"{path}{_place(error, text)}: not valid YAML: {words}") from None
+        words = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
+        advice = f"; \\ begins an escape in double quotes: {_PATHS}" if "escape" in words else ""
+        raise ConfigError(f"{path}{_place(error, text)}: not valid YAML: {words}{advice}") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply to be a configuration") from None
     if content is None:
@@ -94,12 +98,15 @@ def parse_scalar(text: str) -> Any:
         raise yaml.YAMLError(str(error)) from None
 
 
-def misread(value: object, key: str = "") -> str:
-    """Say how to write names that YAML reads as another type, for --set of a key; empty where it reads text."""
+def misread(value: object, option: str = "") -> str:
+    """Say how to write the names or the path that YAML reads as something else, after an option; else empty."""
     parts = value if isinstance(value, list | tuple) else () if value is None else (value,)
+    if found := CONTROL.search("".join(part for part in parts if isinstance(part, str))):
+        escape = _ESCAPES.get(found[0], ascii(found[0])[1:-1])
+        return f"; YAML reads {escape} in double quotes as one character: {_PATHS}"
     kind = next((words for part in parts for types, words in _READ_AS if isinstance(part, types)), None)
     quoted = '["005930", "TRUE"]' if isinstance(value, list | tuple) else '"005930"'
-    shown = f"--set '{key}={quoted}'" if key else quoted
+    shown = f"{option}'{quoted}'" if option else quoted
     return f"; YAML reads such names as {kind} without quotes: write {shown}" if kind else ""
 
 
