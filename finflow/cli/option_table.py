@@ -136,7 +136,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         ),
         _option(
             *("--cash", "X", "decide", "decide: cash in the account"),
-            type=number("an amount of money, such as 25000 or 1250.50", 0.0, 1e300, float),
+            type=number("an amount of money such as 1250.50, and no debt: pay in, or sell first", 0.0, 1e300, float),
         ),
         _option(
             *("--fills", "FILE", "decide"),

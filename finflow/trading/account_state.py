@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import yaml
 from pydantic import FiniteFloat, PositiveFloat, TypeAdapter, ValidationError
 
 from finflow.arrays import FloatArray
-from finflow.config.yaml_text import parse_scalar
+from finflow.config.yaml_text import misread, parse_scalar
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
 from finflow.env.objective import Objective
@@ -29,6 +30,9 @@ from finflow.trading.order_rounding import Account, price_plan
 from finflow.trading.price_checks import restatements
 
 CASH = "cash"
+#: Sign, whole part with or without thousands marks, decimal mark, decimals.
+_NUMBER = re.compile(r"([-+]?)(?=.*\d)(\d*|[1-9]\d{0,2}(?:([.,])\d{3})(?:\3\d{3})*)(?:(?!\3)([.,])(\d*))?")
+_AMBIGUOUS = re.compile(r"[-+]?[1-9]\d{0,2}[.,]\d{3}")  # 1.000 is a thousand, or one with decimals
 
 
 class Fill(NamedTuple):
@@ -55,8 +59,8 @@ class Holdings:
 def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
     """Read what is held of a universe of tickers; an error names the file, the place and the remedy.
 
-    CSV with the columns ``ticker,shares``, in which ``cash`` may stand for a ticker; or JSON or YAML, a mapping of
-    tickers (and ``cash``) to numbers.
+    CSV with the columns ``ticker,shares``, in which ``cash`` in any case may stand for a ticker; or JSON or YAML, a
+    mapping of tickers (and ``cash``) to numbers. A CSV may have semicolons or tabs, and decimal commas.
     """
     text, where = read_text_input(path, "--holdings", FinflowError), f"--holdings {path}"
     suffix = path.suffix.lower()
@@ -68,6 +72,7 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
             kind = "JSON" if suffix == ".json" else "YAML"
             raise FinflowError(f"{where} is not {kind}; write a mapping of tickers to shares") from None
         refuse(not isinstance(content, Mapping), f"{where} is not a mapping; write tickers with their shares, and cash")
+        refuse(advice := misread(list(content)), f"{where}: tickers must be names{advice}")
         rows = [
             (f"key {str(name)[:40]}", {"ticker": str(name), "shares": str(value)}) for name, value in content.items()
         ]
@@ -79,10 +84,10 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
     priced = ((place, {"price": 1.0, **row}) for place, row in rows)
     for place, (ticker, count, *_) in _checked(priced, (*universe, CASH), where):
         refuse(ticker in shares, f"{place}: {ticker} is there twice; add the two up")
-        refuse(
-            ticker != CASH and count < 0.0,
-            f"{place}: {count:g} of {ticker}, but accounts are long only; close the position, or leave it out",
-        )
+        mistake = "accounts are long only; close the position, or leave it out"
+        if ticker == CASH:
+            mistake = "accounts hold no debt; pay in, or sell first, and enter what is held then"
+        refuse(count < 0.0, f"{place}: {count:g} of {ticker}, but {mistake}")
         shares[ticker] = count
     cash = shares.pop(CASH, None)
     return Holdings({ticker: count for ticker, count in shares.items() if count > 0.0}, cash)
@@ -97,9 +102,11 @@ def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
     return [fill for _, fill in _checked(_rows(text, where, "ticker", "shares", "price"), universe, where)]
 
 
-def _rows(text: str, where: str, *needed: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Lines of a CSV with their places: the columns that are needed, and a cost."""
-    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+def _rows(text: str, where: str, *needed: str) -> list[tuple[str, dict[str, Any]]]:
+    """Lines of a CSV with their places: the columns that are needed, and a cost; numbers with a decimal point."""
+    first, rows = text.lstrip().partition("\n")[0], []
+    mark = next((one for one in ";\t" if one in first), ",")
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True, delimiter=mark)
     try:
         columns = reader.fieldnames = [str(name).strip().lower() for name in reader.fieldnames or ()]
         lacking = next((name for name in needed if name not in columns), None)
@@ -108,9 +115,28 @@ def _rows(text: str, where: str, *needed: str) -> Iterator[tuple[str, dict[str, 
             refuse(None in row, f"{where}, line {reader.line_num}: {len(columns)} values are needed")
             values = {name: row[name].strip() for name in (*needed, "cost") if row.get(name)}
             if any(values.values()):
-                yield f"line {reader.line_num}", {name: value for name, value in values.items() if value}
+                rows.append((f"line {reader.line_num}", {name: value for name, value in values.items() if value}))
     except csv.Error as error:
         raise FinflowError(f"{where}, line {max(reader.line_num, 1)}: not CSV ({error})") from None
+    for name in ("shares", "price", "cost"):
+        found = [(place, row, _NUMBER.fullmatch(row[name])) for place, row in rows if name in row]
+        decimal = {number[4] for *_, number in found if number and not _AMBIGUOUS.fullmatch(number[0])}
+        for place, row, number in found:
+            if number is not None:
+                row[name] = _plain(number, decimal, f"{where}, {place}: {name}")
+    return rows
+
+
+def _plain(number: re.Match[str], decimal: set[str], place: str) -> str:
+    """A number with a decimal point and no thousands marks; ``decimal`` has the marks of its column's decimals."""
+    sign, whole, _, mark, decimals = number.groups("")
+    if _AMBIGUOUS.fullmatch(number[0]) and mark not in decimal:
+        one = f"{decimals}0" if decimals[-1] != "0" else decimals.rstrip("0") or "0"
+        raise FinflowError(
+            f"{place}: {number[0]} could be {sign}{whole}{decimals} or {float(f'{sign}{whole}.{decimals}'):g}; write "
+            f"{sign}{whole}{decimals} or {sign}{whole}.{one}"
+        )
+    return f"{sign}{re.sub('[.,]', '', whole)}.{decimals}"
 
 
 def _checked(
@@ -125,6 +151,7 @@ def _checked(
             problem = error.errors(include_url=False)[0]
             raise FinflowError(f"{place}: {problem['loc'][-1]}: {problem['msg']}") from None
         ticker = fill.ticker.strip()
+        ticker = CASH if ticker.lower() == CASH and ticker not in universe else ticker
         if ticker not in universe:
             near = difflib.get_close_matches(ticker.upper(), universe, n=1)
             hint = f"did you mean {near[0]}?" if near else f"the agent trades {', '.join(universe[:25])}"

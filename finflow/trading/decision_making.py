@@ -186,8 +186,8 @@ class DecisionMaking:
         )
         refuse(
             account.cash < -OVERDRAFT * self.value,
-            f"the account would have {account.cash:,.2f} in cash: enter what was filled with --fills, or what is "
-            "held with --holdings",
+            f"the account would have {account.cash:,.2f} in cash, and it holds no debt: pay in, sell, or enter "
+            "what was filled with --fills, or what is held with --holdings",
         )
         at_fill = np.nan_to_num(share_prices(panel, self.config.env.fill)[-1])
         money = np.append(account.shares * at_fill, max(account.cash, 0.0))

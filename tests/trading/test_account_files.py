@@ -25,6 +25,9 @@ SAME = {
     "h.csv": "ticker,shares\nAAPL,10\nMSFT,2.5\ncash,100\n",
     "spaces.csv": "Ticker, Shares\n AAPL, 10\n\nMSFT, 2.5\ncash, 100\n",
     "h.json": '{"AAPL": 10, "MSFT": 2.5, "cash": 100}',
+    "german.csv": "ticker;shares\nAAPL;10\nMSFT;2,5\nCASH;100,00\n",
+    "english.csv": "ticker;shares\nAAPL;10.\nMSFT;2.5\nCash;+100\n",
+    "tabs.csv": "Ticker\tShares\n\nAAPL\t10\nMSFT\t2,50\nCASH\t100\n",
     "h.yaml": "AAPL: 10\nMSFT: 2.5\ncash: 100\n",
 }
 WRONG = {
@@ -32,16 +35,26 @@ WRONG = {
     ("twice.csv", "ticker,shares\nAAPL,1\nAAPL,2\n"): "line 3: AAPL is there twice",
     ("unknown.csv", "ticker,shares\nMSTF,1\n"): "MSTF is not in the universe of the run; leave it out; did you",
     ("word.csv", "ticker,shares\nAAPL,ten\n"): "line 2: shares: Input should be a valid number",
-    ("comma.csv", 'ticker,shares\nAAPL,"1,000"\n'): "unable to parse string as a number",
+    ("comma.csv", 'ticker,shares\nAAPL,"1,000"\n'): "line 2: shares: 1,000 could be 1000 or 1; write 1000 or 1.0",
+    ("point.csv", "ticker;shares\nAAPL;1.000\nCash;1,5\n"): "line 2: shares: 1.000 could be 1000 or 1; write 1000 or",
+    ("part.csv", "ticker,shares\nAAPL,12.125\n"): "12.125 could be 12125 or 12.125; write 12125 or 12.1250",
+    ("marks.csv", "ticker;shares\nAAPL;1.23.4\n"): "unable to parse string as a number",
+    ("debt.csv", "ticker,shares\nAAPL,5\nCash,-5\n"): "line 3: -5 of cash, but accounts hold no debt; pay in, or sell",
+    ("debt.json", '{"cash": -0.5}'): "key cash: -0.5 of cash, but accounts hold no debt",
+    ("cash.csv", "ticker,shares\nCASH,1\ncash,2\n"): "line 3: cash is there twice",
     ("short.csv", "ticker,shares\nAAPL,-5\n"): "long only",
     ("row.csv", "ticker,shares\nAAPL\n"): "line 2: shares: ",
     ("inf.json", '{"AAPL": Infinity}'): "should be a finite number",
     ("list.json", "[1]"): "is not a mapping",
+    ("number.yaml", "005930: 3\n"): "tickers must be names; YAML reads such names as numbers without quotes: write",
     ("broken.json", "{"): "is not JSON",
     ("h.txt", "AAPL 10"): "neither .csv, .json nor .yaml",
     ("fills.csv", "ticker,shares\nAAPL,1\n"): "no column price",
     ("fills.csv", "ticker,shares,price\nAAPL,1,0\n"): "price: Input should be greater than 0",
     ("fills.csv", "ticker,shares,price\nAAPL,1,\n"): "line 2: price: ",
+    ("fills.csv", "ticker,shares,price\nAAPL,-1.5,2.500\n"): "line 2: price: 2.500 could be 2500 or 2.5; write 2500",
+    ("fills.csv", "ticker,shares,price\nAAPL,-1.000,2\n"): "-1.000 could be -1000 or -1; write -1000 or -1.0",
+    ("fills.csv", "ticker,shares,price\nCASH,1,2\n"): "is not in the universe of the run",
 }
 
 
@@ -67,6 +80,33 @@ def test_a_mistake_is_one_line_that_names_its_place(tmp_path: Path, file: tuple[
 def test_fills_have_a_price_and_may_have_a_cost(tmp_path: Path) -> None:
     path = write(tmp_path, "f.csv", "ticker,shares,price,cost\nAAPL,10,150.5,1\nMSFT,-2,300,\n")
     assert read_fills(path, UNIVERSE) == [Fill("AAPL", 10.0, 150.5, 1.0), Fill("MSFT", -2.0, 300.0, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1.234,50", 1234.5),
+        ("1.234.567", 1234567.0),
+        ("1.234.567,125", 1234567.125),
+        ("1,234.5", 1234.5),
+        ("0,125", 0.125),
+        ("1234.500", 1234.5),
+        ("1e3", 1000.0),
+        (",5", 0.5),
+        ("1.000\nMSFT;0.25", 1.0),
+        ("1,000\nMSFT;2,5", 1.0),
+    ],
+)
+def test_a_number_is_read_by_the_marks_of_its_column(tmp_path: Path, text: str, value: float) -> None:
+    path = write(tmp_path, "h.csv", f"ticker;shares\nAAPL;{text}\n")
+    assert (read_holdings(path, UNIVERSE).shares or {})["AAPL"] == value
+    path = write(tmp_path, "f.csv", f"ticker;price;shares\nAAPL;1;-{text}\n".replace("MSFT;", "MSFT;1;"))
+    assert read_fills(path, UNIVERSE)[0] == Fill("AAPL", -value, 1.0)
+
+
+def test_a_ticker_that_is_called_cash_is_not_the_cash(tmp_path: Path) -> None:
+    path = write(tmp_path, "h.csv", "ticker,shares\nCASH,3\nCash,50\n")
+    assert read_holdings(path, ("AAPL", "CASH")) == Holdings({"CASH": 3.0}, 50.0)
 
 
 @pytest.fixture

@@ -254,6 +254,7 @@ def test_the_keys_are_written_nowhere(desk: Desk, capfd: pytest.CaptureFixture[s
         (("--set", "trading.max_age=0"), "the newest prices are of"),
         ({"ZZZ": 1.0}, "which the agent does not trade"),
         ({"A": -1.0}, "is short of A"),
+        ({"A": 1.0, "cash": -50.0}, "in cash, and it holds no debt: pay in, sell"),
     ],
 )
 def test_what_cannot_be_at_alpaca_is_one_line_and_nothing_is_placed(
@@ -262,6 +263,7 @@ def test_what_cannot_be_at_alpaca_is_one_line_and_nothing_is_placed(
     """Options that contradict the account, and holdings that the agent cannot have."""
     desk.fake.day = DAYS[1]
     if isinstance(options, dict):
+        desk.fake.money = options.pop("cash", 1e6)
         desk.fake.held, options = options, ()
     assert said in refusal(capsys, *desk.options(), *options)
     assert desk.fake.orders == {}

@@ -176,10 +176,11 @@ def test_a_split_restates_what_the_log_holds(decided: Trained) -> None:
 
 def test_the_no_trade_band_is_said_and_cash_that_a_fill_left_short_is_made_up(trained: Trained) -> None:
     """Prices that rose until the fill leave the account short: the plan sells in spite of the band."""
-    for cash, count, day in ((10.0, 10, DAY), (-20.0, 30, NEXT)):
-        held = trained.run.parent / "held.json"
-        held.write_text(json.dumps({**dict.fromkeys("ABCD", count), "cash": cash}), "utf-8")
-        assert trained.decide("--date", day, "--holdings", str(held), "--set", "env.no_trade_band=0.9") == 0
+    held, fills = trained.run.parent / "held.json", trained.run.parent / "fills.csv"
+    held.write_text(json.dumps({**dict.fromkeys("ABCD", 10), "cash": 10}), "utf-8")
+    fills.write_text("ticker;shares;price\nA;0,5;60,0\n", "utf-8")
+    for cash, day, option in ((10.0, DAY, ("--holdings", held)), (-20.0, NEXT, ("--fills", fills))):
+        assert trained.decide("--date", day, option[0], str(option[1]), "--set", "env.no_trade_band=0.9") == 0
         made = trained.decision(day)
         assert made["cash"] == cash
         assert made["cash_after"] >= 0.0
@@ -195,7 +196,7 @@ def test_the_no_trade_band_is_said_and_cash_that_a_fill_left_short_is_made_up(tr
         (("--date", "2011-10-03"), "the years that the agent learned from"),
         (("--date", "soon"), "write it as 2020-03-16"),
         (("--date", DAY, DAY), "on one day"),
-        (("--cash", "-1"), "an amount of money"),
+        (("--cash", "-1"), "an amount of money .*no debt: pay in"),
         (("--fills", "fills.csv", "--date", DAY), "fills.csv does not exist"),
         (("--date", DAY, "--set", "trading.calendar=XXXX"), "exchange_calendars"),
         (("--date", DAY, "--set", "trading.lott=2"), "the nearest valid key is trading.lot"),
