@@ -153,10 +153,7 @@ class WorkerProcess:
     def receive(self, timeout: float | None = None) -> tuple[str, Any]:
         """Wait for a message: ``result``, ``error`` with an exception, or what the call reports before its end.
 
-        Raises
-        ------
-        EOFError
-            If the process has ended, or hangs.
+        Raises EOFError if the process has ended, or hangs.
         """
         try:
             if timeout is not None and not self._connection.poll(timeout):
@@ -210,10 +207,7 @@ class ForkedCalls(WorkerProcess, Generic[S, R]):
     def result(self) -> R:
         """Wait for what the call returns.
 
-        Raises
-        ------
-        EOFError
-            If the call raised an exception, or the process failed or hangs.
+        Raises EOFError if the call raised an exception, or the process failed or hangs.
         """
         kind, found = self.receive(TIMEOUT + 10.0 * (time.monotonic() - self._began))
         if kind == "error":

@@ -9,10 +9,7 @@ from typing import Any
 def parse_json(text: str | bytes) -> Any:
     """Read JSON; text that nests deeper than Python reads is a mistake like any other.
 
-    Raises
-    ------
-    ValueError
-        If it is none, or not UTF-8; `json` alone raises RecursionError for deep nesting.
+    Raises ValueError if it is none, or not UTF-8; `json` alone raises RecursionError for deep nesting.
     """
     try:
         return json.loads(text)

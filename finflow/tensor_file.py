@@ -32,10 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_\-]+(\.[A-Za-z0-9_\-]+)*(/[A-Za-z0-9_\-]+(\.[A-Z
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write tensors and a JSON state as one file, atomically; equal contents give equal bytes.
 
-    Raises
-    ------
-    OutputError
-        If the file cannot be written; what was there before is still there.
+    Raises OutputError if the file cannot be written; what was there before is still there.
     """
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(state, sort_keys=True, allow_nan=False)
@@ -46,10 +43,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str,
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read and verify a file written by ``write_tensors``.
 
-    Raises
-    ------
-    CheckpointError
-        If it is missing, truncated, altered, or of a version that this finflow does not read.
+    Raises CheckpointError if it is missing, truncated, altered, or of a version that this finflow does not read.
     """
     content, entries = _content(path)
     try:

@@ -347,6 +347,8 @@ NOT_DECIDING = {
     "objectives.workers",
 }
 OTHER: dict[str, object] = {
+    "market.align": "intersection",
+    "market.bars_per_year": 365,
     **{"market.path": "prices.csv", "market.tickers": ["AAPL"]},
     **{"market.benchmark": "SPX", "market.start": "1995-01-01", "market.test_end": "2020-01-01"},
     **{"features.extra": ["mine:value@growth"], "offline.decisions": ["mine.csv"]},

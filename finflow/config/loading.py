@@ -74,10 +74,7 @@ def load_config(
     Overrides are by dotted key, such as {"bcell.cql_alpha": 10}; strings are read as YAML, and ``origin`` says in
     messages where they come from. The environment is the process's own when left out.
 
-    Raises
-    ------
-    ConfigError
-        One line for the first mistake, with the number of the others.
+    Raises ConfigError with one line for the first mistake, with the number of the others.
     """
     layers = _Layers()
     for key, value in ({} if base is None else values_by_key(base)).items():

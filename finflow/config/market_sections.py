@@ -73,6 +73,21 @@ class SyntheticConfig(ConfigSection):
         return self
 
 
+CashUnit = Literal["fraction", "percent"]
+
+
+def as_fraction(rate: float, unit: CashUnit | None, place: str) -> float:
+    """An annual rate as a fraction; ValueError, with the place, if it is impossible, or over 25 % without a unit."""
+    fraction = rate / 100.0 if unit == "percent" else rate
+    if unit is None and abs(rate) > 0.25:
+        other = f", or market.cash_unit=fraction for {100.0 * rate:g} %" if -1.0 < rate <= 1.0 else ""
+        units = f"set market.cash_unit=percent for {rate:g} % a year{other}"
+        raise ValueError(f"{place} {rate:g} needs a unit, since it is over 0.25: {units}")
+    if not -1.0 < fraction <= 1.0:
+        raise ValueError(f"{place} {rate:g} is {100.0 * fraction:g} % a year: rates are above -100 % and at most 100 %")
+    return fraction
+
+
 class MarketConfig(ConfigSection):
     """Source of prices and their split by date."""
 
@@ -87,9 +102,14 @@ class MarketConfig(ConfigSection):
     train_end: Date = key(dt.date(2011, 12, 31), "last date of the training window")
     validation_end: Date = key(dt.date(2015, 12, 31), "last date of the validation window")
     test_end: Date | None = key(None, "last date of the test window; the last bar when left out")
+    align: str = key("union", "dates that are bars: union or intersection of the assets' dates, or those of a ticker")
+    bars_per_year: Literal[365, 252, 52, 26, 12, 6, 4, 2, 1] | None = key(
+        None, "bars that make a year; by the spacing of the dates when left out"
+    )
     cash_rate: Rate | Literal["treasury-bills"] | RateFile = key(
         0.0, "annual rate that cash earns, treasury-bills, or a file of dates and rates"
     )
+    cash_unit: CashUnit | None = key(None, "unit of the rates of cash; left out: fractions, of at most 0.25 each")
     auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
     dividends: Literal["reinvested", "cash"] = key("reinvested", "reinvested, or paid in cash at their ex-dates")
     cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store")
@@ -104,6 +124,7 @@ class MarketConfig(ConfigSection):
         for (before, earlier), (name, date) in pairwise(given):
             if date <= earlier:
                 raise ValueError(f"market.{name} = {date} must come after market.{before} = {earlier}")
+        _ = self.cash_fraction  # which refuses impossible rates
         if self.source in ("csv", "parquet") and self.path is None:
             raise ValueError(f"market.path = null: market.source = {self.source} needs the path of the prices")
         if self.dividends == "cash" and self.source not in ("csv", "parquet"):
@@ -126,6 +147,12 @@ class MarketConfig(ConfigSection):
             if any(not name.strip() for name in self.tickers):
                 raise ValueError("market.tickers holds an empty name")
         return self
+
+    @property
+    def cash_fraction(self) -> float | None:
+        """Annual rate of cash as a fraction, whatever its unit; None for a series of rates."""
+        rate, place = self.cash_rate, "market.cash_rate ="
+        return as_fraction(rate, self.cash_unit, place) if isinstance(rate, int | float) else None
 
 
 class FeaturesConfig(ConfigSection):

@@ -61,7 +61,7 @@ NonNegativeNumber = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 PositiveShare = Annotated[Number, Field(gt=0, le=1)]
 Fraction = Annotated[Number, Field(gt=0, lt=1)]
-Rate = Annotated[Number, Field(gt=-1, le=1)]
+Rate = Annotated[Number, Field(gt=-100, le=100)]  # a fraction, or in percent
 Flag = Annotated[bool, Strict()]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 Date = Annotated[dt.date, BeforeValidator(_refuse_timestamp)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -53,6 +53,8 @@ class Backtest:
         Where the account could not pay for the trade and made none; None where that never happened.
     rewards : float64 (steps,), or None
         What the objective gives; None where it was not asked, as for an index.
+    bars_per_year
+        Holding periods of a year; by the dates where it is 0.
     """
 
     name: str
@@ -66,11 +68,10 @@ class Backtest:
     explanation: Mapping[str, FloatArray] | None = None
     refused: BoolArray | None = None
     rewards: FloatArray | None = None
+    bars_per_year: int = 0
 
-    @cached_property
-    def bars_per_year(self) -> int:
-        """Holding periods of a year, by the dates: 252, 52 or 12."""
-        return bars_per_year(self.dates)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bars_per_year", self.bars_per_year or bars_per_year(self.dates))
 
     @property
     def wealth(self) -> FloatArray:
@@ -156,6 +157,7 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
             dates=process.panel.dates[ends],
             cash_returns=process.growth[ends, -1] - 1.0,
             assets=(*process.panel.assets, "cash"),
+            bars_per_year=process.panel.bars_per_year,
             explanation=explain() if callable(explain := getattr(strategy, "explanation", None)) else None,
             refused=refused[:, i] if refused[:, i].any() else None,
             **{name: table[i] for name, table in tables.items()},
@@ -189,6 +191,7 @@ def index_backtest(process: DecisionProcess, window: range) -> Backtest | None:
         turnover=first,
         weights=np.repeat(invested, len(bars), axis=0),
         assets=(panel.benchmark_name or "index", "cash"),
+        bars_per_year=panel.bars_per_year,
     )
 
 

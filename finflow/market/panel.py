@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from finflow.arrays import BoolArray, DateArray, FloatArray, IntArray
 from finflow.config import MarketConfig
 from finflow.errors import MarketError, refuse
-from finflow.market.bar_frequency import bars_per_year
+from finflow.market.bar_frequency import bars_per_year, spacing_in_words
 from finflow.market.panel_checks import PriceTable, check_dates, check_names, checked_benchmark, checked_cash
 
 _FIELDS = ("open", "high", "low", "volume")
@@ -46,6 +46,7 @@ class MarketPanel:
     halted: BoolArray | None = None  # marked at the last price, not traded (`finflow.market.price_adjustments`)
     benchmark: FloatArray | None = None  # (bars,), the index that the assets are compared with, complete on every bar
     benchmark_name: str | None = None
+    bars_per_year: int = 0  # by the dates where it is 0; parts of a panel have that of the whole
     provenance: dict[str, Any] = field(default_factory=dict)  # origin of the prices, JSON-able
 
     def __post_init__(self) -> None:
@@ -73,6 +74,7 @@ class MarketPanel:
             label = self.benchmark_name or "benchmark"
             object.__setattr__(self, "benchmark_name", label)
             self._fix("benchmark", checked_benchmark(label, np.array(self.benchmark, dtype=np.float64), dates))
+        object.__setattr__(self, "bars_per_year", self.bars_per_year or bars_per_year(dates))
         object.__setattr__(self, "provenance", dict(self.provenance))
 
     def _fix(self, name: str, array: NDArray[Any]) -> None:
@@ -86,11 +88,6 @@ class MarketPanel:
     @property
     def n_assets(self) -> int:
         return len(self.assets)
-
-    @cached_property
-    def bars_per_year(self) -> int:
-        """Bars that make a year, by the dates: 252 (daily), 52 (weekly) or 12 (monthly)."""
-        return bars_per_year(self.dates)
 
     @cached_property
     def listed(self) -> BoolArray:
@@ -118,6 +115,8 @@ class MarketPanel:
             if array is not None:
                 # One NaN stands for all NaNs, so that the bits of a missing price decide nothing.
                 digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
+        if self.bars_per_year != bars_per_year(self.dates):
+            digest.update(f"bars a year {self.bars_per_year}".encode())
         if self.halted is not None:
             digest.update(b"halted" + np.packbits(self.halted).tobytes())
         return digest.hexdigest()
@@ -168,6 +167,7 @@ class MarketPanel:
             "assets": list(self.assets),
             "benchmark": self.benchmark_name if self.benchmark is not None else None,
             "bars": self.n_bars,
+            "bars_per_year": f"{self.bars_per_year}: {spacing_in_words(self.dates, self.bars_per_year)}",
             "first_date": str(self.dates[0]),
             "last_date": str(self.dates[-1]),
             "panel_sha256": self.sha256,

@@ -111,10 +111,11 @@ def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
             f"env.{name} = {getattr(env, name)}: the optimum is known for the default only",
             ConfigError,
         )
-    if not isinstance(market.cash_rate, float):
+    if market.cash_fraction is None:
         raise ConfigError(f"market.cash_rate = {market.cash_rate}: the optimum is known for one constant rate only")
     rate = (env.commission_bps + env.slippage_bps) * BASIS_POINT
-    return optimum(process_of(market.synthetic), rate, math.log1p(market.cash_rate) / BARS_PER_YEAR)
+    year = market.bars_per_year or BARS_PER_YEAR
+    return optimum(process_of(market.synthetic), rate, math.log1p(market.cash_fraction) / year)
 
 
 def optimum(process: PriceProcess, cost_rate: float, cash: float = 0.0) -> Optimum:

@@ -31,7 +31,7 @@ def panel_of(close: FloatArray, cash_rate: float = 0.0, **fields: Any) -> Market
     """Prices as a panel; ``cash_rate`` a bar."""
     cash = np.full(len(close), cash_rate)
     cash[0] = 0.0
-    dates = np.datetime64("2000-01-03") + np.arange(len(close))
+    dates = np.busday_offset("2000-01-03", np.arange(len(close)), roll="forward")
     names = tuple(f"A{column}" for column in range(close.shape[1]))
     return MarketPanel(dates=dates, assets=names, close=close, cash_returns=cash, **fields)
 

@@ -23,7 +23,7 @@ BARS, ASSETS = 60, 3
 IMPACT = CostsConfig(impact=1.0)
 BEGIN, END = 8, 50
 HELD = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
-DATES = np.datetime64("2000-01-03") + np.arange(60)
+DATES = np.busday_offset("2000-01-03", np.arange(60), roll="forward")
 
 
 def made_panel(seed: int = 0, **changes: Any) -> MarketPanel:

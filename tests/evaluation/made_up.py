@@ -53,9 +53,9 @@ def backtest_of(name: str, steps: int = DAYS, seed: int = 0, *, explained: bool 
 
 
 def returns_of(name: str, returns: FloatArray, start: str = "2010-01-01", cash: float = 0.0) -> Backtest:
-    """A backtest of these returns, day after day, with half in A and half in cash, without trades or costs."""
+    """A backtest of these returns, weekday after weekday, with half in A and half in cash, without trades or costs."""
     days = len(returns)
-    dates, nothing = np.datetime64(start) + np.arange(days), np.zeros(days)
+    dates, nothing = pd.bdate_range(start, periods=days).to_numpy().astype("datetime64[D]"), np.zeros(days)
     return Backtest(name, dates, returns, nothing + cash, nothing, nothing, np.full((days, 2), 0.5), ("A", "cash"))
 
 

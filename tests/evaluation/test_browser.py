@@ -99,7 +99,7 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
         "verdict": {"beats_equal_weight": "no", "dsr": 0.5, "spa": {"p_consistent": 0.3}},
     }
     labels = [f"run {n}" for n in range(3)]
-    dates = np.datetime64("2016-01-02") + np.arange(days)
+    dates = np.busday_offset("2016-01-02", np.arange(days), roll="forward")
     likely = {"equal weight": Estimate(0.75, Interval(0.25, 1.0))}
     group = Seeds(tuple(labels), ("0", "1", "2"), {"sharpe": Estimate(0.5, Interval(0.1, 0.9))}, likely)
     daily = {label: DailyReturns(returns[n], np.zeros(days), returns[3], returns[3]) for n, label in enumerate(labels)}

@@ -107,7 +107,7 @@ def by_turns(edge: float = EDGE, volume: float = 1e6, noise: float = 0.0, **env:
     moves += noise * rng.standard_normal(moves.shape)
     close = 100.0 * np.exp(np.cumsum(moves, axis=0))
     panel = MarketPanel(
-        dates=np.datetime64("2000-01-03") + np.arange(BARS),
+        dates=np.busday_offset("2000-01-03", np.arange(BARS), roll="forward"),
         assets=("A", "B"),
         close=close,
         volume=volume / close,

@@ -38,7 +38,7 @@ def market(ends: bool = False) -> tuple[FloatArray, FloatArray]:
 
 def made(lag: int = 1, ends: bool = False, dividends: bool = False, **costs: float) -> DecisionProcess:
     close, paid = market(ends)
-    dates, names = np.datetime64("2020-01-01") + np.arange(50), ("A", "B", "C")
+    dates, names = np.busday_offset("2020-01-01", np.arange(50), roll="forward"), ("A", "B", "C")
     fields = reinvest({"close": close}, paid, dates, names) if dividends else {"close": close}
     panel = MarketPanel(
         dates=dates,

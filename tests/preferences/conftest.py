@@ -90,7 +90,7 @@ def path_of() -> Callable[..., PortfolioPath]:
     def make(returns: Sequence[float], turnover: float = 0.0) -> PortfolioPath:
         steps = len(returns)
         weights = np.full((steps, 2), 0.5)
-        dates = np.datetime64("2001-01-01") + np.arange(steps)
+        dates = np.busday_offset("2001-01-01", np.arange(steps), roll="forward")
         found = np.asarray(returns, dtype=np.float64)
         return PortfolioPath(dates, found, np.full(steps, turnover), np.zeros(steps), weights, weights)
 

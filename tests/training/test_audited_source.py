@@ -151,7 +151,7 @@ def _dividends_before_their_ex_date(patch: pytest.MonkeyPatch) -> None:
 def _rates_of_tomorrow(patch: pytest.MonkeyPatch) -> None:
     real = cash.cash_returns
 
-    def early(dates: Any, rate: Any, _: Any) -> Any:
+    def early(dates: Any, rate: Any, *_: Any) -> Any:
         return np.append(real(dates, rate)[1:], real(dates, rate)[-1:] * 0.0) * (np.arange(len(dates)) > 0)
 
     patch.setattr(sources, "cash_returns", early)

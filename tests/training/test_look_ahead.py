@@ -38,7 +38,8 @@ def market(seed: int = 0, ragged: bool = True, fields: bool = True) -> MarketPan
             "volume": np.where(np.isfinite(close), rng.integers(1, 10**6, close.shape), np.nan),
             "benchmark": 100.0 * np.exp(np.cumsum(0.01 * rng.standard_normal(BARS))),
         }
-    dates, cash = np.datetime64("2001-01-01") + np.arange(BARS), np.append(0.0, np.full(BARS - 1, 1e-4))
+    dates = np.busday_offset("2001-01-01", np.arange(BARS), roll="forward")
+    cash = np.append(0.0, np.full(BARS - 1, 1e-4))
     return MarketPanel(dates=dates, assets=tuple("ABCDE"), close=close, cash_returns=cash, **more)
 
 

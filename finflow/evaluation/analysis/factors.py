@@ -26,11 +26,11 @@ from finflow.arrays import FloatArray
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.significance_tests import newey_west
-from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month
+from finflow.market.bar_frequency import BARS_PER_YEAR, CALENDAR, WEEKLY, bars_per_month
 from finflow.market.panel import MarketPanel
 
-FEWEST_DAYS = {BARS_PER_YEAR: 126, WEEKLY: 52, MONTHLY: 36}
-"""Returns that a regression needs, by how many make a year."""
+FEWEST_DAYS = {CALENDAR: 182, BARS_PER_YEAR: 126, WEEKLY: 52}
+"""Returns that a regression needs, by how many make a year; 36 of longer bars."""
 SINGULAR = 1e10  # condition number beyond which factors cannot be distinguished
 
 
@@ -94,7 +94,7 @@ def exposures(
     table = np.column_stack(list(factors.values()))
     kept = np.isfinite(table).all(axis=1) & np.isfinite(excess)
     days = int(kept.sum())
-    if days < FEWEST_DAYS[year]:
+    if days < FEWEST_DAYS.get(year, 36):
         return None
     design = np.column_stack([np.ones(days), table[kept]])
     scale = np.sqrt((design**2).mean(axis=0))

@@ -18,7 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from finflow.evaluation.page.drawing import MINUS, TIMES
-from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bar_name
+from finflow.market.bar_frequency import BARS_PER_YEAR, SPACINGS, bar_name
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
@@ -31,8 +31,7 @@ UNITS = {
     ",": (1.0, ""),
     "g": (1.0, ""),
     "years": (1.0 / BARS_PER_YEAR, ""),
-    "years of weeks": (1.0 / WEEKLY, ""),
-    "years of months": (1.0 / MONTHLY, ""),
+    **{f"years of {one.name}s": (1.0 / year, "") for year, one in SPACINGS.items() if year != BARS_PER_YEAR},
 }
 
 Path = tuple[str, ...]

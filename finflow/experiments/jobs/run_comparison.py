@@ -164,7 +164,7 @@ def _choice(runs: Sequence[_Run]) -> Section:
     excess, names = np.column_stack([run.returns - run.column(CASH) for run in runs]), [run.label for run in runs]
     if not all(BASELINE in run.table and PATIENT in run.table for run in runs):
         return choice_section(excess, names, days, what="runs")
-    year = bars_per_year(runs[0].dates)
+    year = int(str(runs[0].config.get("market.bars_per_year") or bars_per_year(runs[0].dates)))
     daily = {
         run.label: DailyReturns(run.returns, run.column(CASH), run.column(BASELINE), run.column(PATIENT), year)
         for run in runs

@@ -22,7 +22,7 @@ import scipy
 from numpy.typing import NDArray
 
 from finflow.arrays import FloatArray
-from finflow.market.bar_frequency import MONTHLY, WEEKLY
+from finflow.market.bar_frequency import CALENDAR, MONTHLY, WEEKLY, bar_name
 from finflow.market.panel import MarketPanel
 
 FLOOR = 1e-4
@@ -66,6 +66,16 @@ WEEKLY_WINDOWS = FeatureWindows(
     **{"brief": 13, "medium": 26, "long": 104, "trend": 40},
     bar="week",
 )
+CALENDAR_WINDOWS = FeatureWindows(
+    **{"week": 7, "fortnight": 14, "month": 30, "quarter": 91, "half": 182, "year": 365, "skipped": 30},
+    **{"brief": 30, "medium": 91, "long": 365, "trend": 290},
+    bar="day",
+)
+FORTNIGHTLY_WINDOWS = FeatureWindows(
+    **{"week": 2, "fortnight": 2, "month": 3, "quarter": 7, "half": 13, "year": 26, "skipped": 2},
+    **{"brief": 7, "medium": 13, "long": 52, "fast": 6, "slow": 13, "strength": 8, "bands": 14, "trend": 20},
+    bar="fortnight",
+)
 MONTHLY_WINDOWS = FeatureWindows(
     **{"week": 2, "fortnight": 3, "month": 3, "quarter": 6, "half": 9, "year": 12, "skipped": 1},
     **{"brief": 6, "medium": 12, "long": 36, "fast": 3, "slow": 9, "strength": 6, "bands": 12, "trend": 10},
@@ -74,7 +84,18 @@ MONTHLY_WINDOWS = FeatureWindows(
 
 
 def windows_of(bars_per_year: int) -> FeatureWindows:
-    return {WEEKLY: WEEKLY_WINDOWS, MONTHLY: MONTHLY_WINDOWS}.get(bars_per_year, DAILY_WINDOWS)
+    """Windows of a spacing; those of bars longer than months differ from each other, and have a few bars each."""
+    if bars_per_year < MONTHLY:
+        year = max(bars_per_year, 2)
+        week, month, quarter, half = [bars for bars in (2, 3, 4, 6, 8) if bars != year][:4]
+        return FeatureWindows(
+            **{"week": week, "fortnight": 2, "month": month, "quarter": quarter, "half": half, "year": year},
+            **{"skipped": 1, "brief": 4, "medium": 6, "long": 12, "fast": 2, "slow": 4, "strength": 4, "bands": 6},
+            trend=10,
+            bar=bar_name(bars_per_year).replace(" ", "_").replace("-", "_"),
+        )
+    spacings = {CALENDAR: CALENDAR_WINDOWS, WEEKLY: WEEKLY_WINDOWS, 26: FORTNIGHTLY_WINDOWS, MONTHLY: MONTHLY_WINDOWS}
+    return spacings.get(bars_per_year, DAILY_WINDOWS)
 
 
 class Series:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,11 +12,15 @@ import numpy as np
 import pandas as pd
 
 from finflow.arrays import DateArray, FloatArray
+from finflow.config.market_sections import CashUnit, as_fraction
 from finflow.errors import MarketError, refuse
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.panel_checks import not_after, refuse_rows
 from finflow.market.sources.price_sheet import read_sheet
 from finflow.market.sources.shipped_prices import package_file, package_table
+
+#: What the name of a column of rates says of their unit.
+_UNITS = {"percent": re.compile("%|per ?cent|pct", re.IGNORECASE), "fraction": re.compile("fraction|decimal", re.I)}
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ def treasury_bills() -> CashRates:
     return CashRates(begins, (1.0 + monthly) ** 12 - 1.0, path, digest, name, until)
 
 
-def read_rates(path: Path) -> CashRates:
-    """Read dates and annual rates from a CSV file, or from a Parquet file that ends in .parquet.
+def read_rates(path: Path, unit: CashUnit | None = None) -> CashRates:
+    """Read dates and annual rates in a unit from a CSV file, or from a Parquet file that ends in .parquet.
 
     `MarketError` is one line that names the file, and the row where there is one.
     """
@@ -68,15 +73,16 @@ def read_rates(path: Path) -> CashRates:
     if sheet.assets is not None or len(sheet.columns) != 1:
         others = ", ".join(name for _, name in sheet.columns[:5]) or "none"
         raise MarketError(f"{path} must have two columns, Date and the annual rate; beside the date it has {others}")
-    rates = sheet.numbers(0)
+    name, rates = sheet.columns[0][1], sheet.numbers(0).copy()
+    said = next((one for one, words in _UNITS.items() if words.search(name)), unit or "fraction")
+    if said != (unit or "fraction"):
+        raise MarketError(f"{path}: its column {name!r} is a {said}: set market.cash_unit={said}, or rename the column")
+    for row in np.flatnonzero(~np.isnan(rates)).tolist():
+        try:
+            rates[row] = as_fraction(float(rates[row]), unit, f"{path}, {sheet.place(row)}: the rate")
+        except ValueError as error:
+            raise MarketError(str(error)) from None
     days = sheet.days.to_numpy().astype("datetime64[D]")
-    refuse_rows(
-        ~np.isnan(rates) & ~((rates > -1.0) & (rates <= 1.0)),
-        lambda row: (
-            f"{path}, {sheet.place(row)}: the rate {rates[row]:g} of {days[row]} is not above -1 and at most 1; rates "
-            "are fractions, 0.0525 for 5.25 % a year"
-        ),
-    )
 
     def misplaced(row: int) -> str:
         what = "appears twice" if days[row] == days[row - 1] else f"follows {days[row - 1]}; sort the rows"
@@ -88,10 +94,12 @@ def read_rates(path: Path) -> CashRates:
     return CashRates(days[known], rates[known], path, sheet.sha256)
 
 
-def cash_returns(dates: DateArray, rate: float | CashRates, last: np.datetime64 | None = None) -> FloatArray:
+def cash_returns(
+    dates: DateArray, rate: float | CashRates, last: np.datetime64 | None = None, year: int = 0
+) -> FloatArray:
     """Simple return of cash over each bar, (bars,): (1 + rate) ** (1 / 252) - 1 for daily bars, 0 for the first.
 
-    The rate is an effective annual one, spread evenly over the bars of a year (252 daily, 52 weekly, 12 monthly). Of a
+    The rate is an effective annual one, spread evenly over the bars of a year (by the dates where ``year`` is 0). Of a
     series, the bar that ends at t earns the rate in force at the bar before, the last one dated on or before t - 1.
     Nothing is interpolated or filled backwards: `MarketError` if the series begins after the first bar, or if Treasury
     bills end a month or more before ``last``, the last bar that is used.
@@ -112,6 +120,6 @@ def cash_returns(dates: DateArray, rate: float | CashRates, last: np.datetime64 
         annual = np.full(max(len(dates) - 1, 0), rate)
     # Distinct rates one by one: a vectorised power may round differently by position.
     distinct, places = np.unique(annual, return_inverse=True)
-    returns, year = np.zeros(len(dates)), bars_per_year(dates)
+    returns, year = np.zeros(len(dates)), year or bars_per_year(dates)
     returns[1:] = np.array([(1.0 + float(one)) ** (1.0 / year) - 1.0 for one in distinct])[places]
     return returns

@@ -247,7 +247,7 @@ def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
             # what a bar earns was in force at the bar before
             annual = np.minimum((1.0 + panel.cash_returns[1:]) ** panel.bars_per_year - 1.0, _HIGHEST_RATE)
             rates = pd.DataFrame({"Date": panel.dates[:-1], "rate": annual})
-            update["cash_rate"] = _save(rates, folder / "rates", "csv", index=False)
+            update |= {"cash_rate": _save(rates, folder / "rates", "csv", index=False), "cash_unit": "fraction"}
         if market.source == "yfinance":
             update |= {"cache_dir": folder / "store", "use_cache": True, "test_end": None}
             asked = market.model_copy(update=update)
