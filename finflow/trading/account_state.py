@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,13 @@ from finflow.errors import FinflowError, refuse
 from finflow.files import read_text_input
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
+from finflow.market.sources.number_marks import ambiguity, marks_shown, separator_of
 from finflow.trading.decision_page import FollowUp, PlanDifference
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.order_rounding import Account, price_plan
 from finflow.trading.price_checks import restatements
 
 CASH = "cash"
-#: Sign, whole part with or without thousands marks, decimal mark, decimals.
-_NUMBER = re.compile(r"([-+]?)(?=.*\d)(\d*|[1-9]\d{0,2}(?:([.,])\d{3})(?:\3\d{3})*)(?:(?!\3)([.,])(\d*))?")
-_AMBIGUOUS = re.compile(r"[-+]?[1-9]\d{0,2}[.,]\d{3}")  # 1.000 is a thousand, or one with decimals
 
 
 class Fill(NamedTuple):
@@ -104,9 +101,8 @@ def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
 
 def _rows(text: str, where: str, *needed: str) -> list[tuple[str, dict[str, Any]]]:
     """Lines of a CSV with their places: the columns that are needed, and a cost; numbers with a decimal point."""
-    first, rows = text.lstrip().partition("\n")[0], []
-    mark = next((one for one in ";\t" if one in first), ",")
-    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True, delimiter=mark)
+    separator, rows = separator_of(text.lstrip().partition("\n")[0]), []
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True, delimiter=separator)
     try:
         columns = reader.fieldnames = [str(name).strip().lower() for name in reader.fieldnames or ()]
         lacking = next((name for name in needed if name not in columns), None)
@@ -119,24 +115,14 @@ def _rows(text: str, where: str, *needed: str) -> list[tuple[str, dict[str, Any]
     except csv.Error as error:
         raise FinflowError(f"{where}, line {max(reader.line_num, 1)}: not CSV ({error})") from None
     for name in ("shares", "price", "cost"):
-        found = [(place, row, _NUMBER.fullmatch(row[name])) for place, row in rows if name in row]
-        decimal = {number[4] for *_, number in found if number and not _AMBIGUOUS.fullmatch(number[0])}
-        for place, row, number in found:
-            if number is not None:
-                row[name] = _plain(number, decimal, f"{where}, {place}: {name}")
+        own = [(place, row) for place, row in rows if name in row]
+        texts = [row[name] for _, row in own]
+        marks = marks_shown(texts, separator)
+        if not marks.thousands and (found := ambiguity(texts)) is not None:
+            raise FinflowError(f"{where}, {own[found[0]][0]}: {name}: {found[1]}")
+        for _, row in own:
+            row[name] = marks.plain(row[name])
     return rows
-
-
-def _plain(number: re.Match[str], decimal: set[str], place: str) -> str:
-    """A number with a decimal point and no thousands marks; ``decimal`` has the marks of its column's decimals."""
-    sign, whole, _, mark, decimals = number.groups("")
-    if _AMBIGUOUS.fullmatch(number[0]) and mark not in decimal:
-        one = f"{decimals}0" if decimals[-1] != "0" else decimals.rstrip("0") or "0"
-        raise FinflowError(
-            f"{place}: {number[0]} could be {sign}{whole}{decimals} or {float(f'{sign}{whole}.{decimals}'):g}; write "
-            f"{sign}{whole}{decimals} or {sign}{whole}.{one}"
-        )
-    return f"{sign}{re.sub('[.,]', '', whole)}.{decimals}"
 
 
 def _checked(

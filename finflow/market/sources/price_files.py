@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import MarketError, refuse
 from finflow.market.price_adjustments import PriceTables, SourcePrices
+from finflow.market.sources.number_marks import COMMAS
 from finflow.market.sources.price_sheet import KINDS, PriceSheet, plain_name, read_sheet
 
 FIELDS = ("open", "high", "low", "close", "volume")
@@ -23,7 +24,8 @@ WIDE, LONG, TWO_LEVELS = "one column an asset", "one row a date and asset", "one
 FILE_A_FIELD, FILE_AN_ASSET = "one file a field", "one file an asset"
 
 _ADJUSTED = "adj_close"
-_KNOWN = {**{name: name for name in FIELDS}, "adjclose": _ADJUSTED, "adjustedclose": _ADJUSTED, DIVIDENDS: DIVIDENDS}
+_KNOWN = {**{name: name for name in FIELDS}, "vol": "volume", DIVIDENDS: DIVIDENDS}
+_KNOWN |= dict.fromkeys(("adjclose", "adjustedclose", "adjcp", "closeadj"), _ADJUSTED)
 _CLOSES = ("close", _ADJUSTED)
 
 _Layout = tuple[PriceTables, str, Sequence[PriceSheet], tuple[str, ...]]
@@ -54,7 +56,7 @@ def read_prices(
     =========================  ==================================================================================
     file, one column an asset  Date and one column of closes an asset
     file, two lines of names   fields by assets, as yfinance's own frames are written (Price and Ticker)
-    file, one row an asset     Date, a column Ticker, Symbol or Asset, Close and perhaps Open, High, Low, Volume
+    file, one row an asset     Date, a column Ticker, Symbol, Asset (tic, code, ...), Close and perhaps Open, ...
     folder, one file a field   close.csv, and perhaps open.csv, ..., each with one column an asset
     folder, one file an asset  AAPL.csv, ..., each with Date, Close and perhaps Open, High, Low, Volume
     =========================  ==================================================================================
@@ -97,6 +99,8 @@ def read_prices(
         "file_sha256": digest,
         "layout": layout,
         **({"files": len(sheets)} if path.is_dir() else {}),
+        **({"marks": sheets[0].marks.in_words()} if sheets and sheets[0].marks != COMMAS else {}),
+        **({"row_numbers": counts} if (counts := [name for one in sheets for name in one.row_numbers]) else {}),
         **adjusted,
         "survivorship": "the assets are those of the file; if they were chosen with hindsight, results are too good",
     }
