@@ -56,7 +56,8 @@ modes:
   prefer     compare pairs of segments of strategies on a local web page (--ask), have a judge compare them
              (--judge), or learn from files of them (--learn): a reward model, or an agent (--resume) itself
              (--method dpo or simpo)
-  inspect    show the contents of a run's checkpoints, and verify them; exit status 2 if one is damaged
+  inspect    of a file or folder of prices: layout, marks, dates, assets, bars a year, and what is implausible;
+             of a run: the contents of its checkpoints, verified; exit status 2 if one is damaged
   demo       all of train, reduced to about a minute, without a network
 
 examples:
@@ -86,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str]) -> None:
     parser = Parser(DESCRIPTION, epilog=MORE, usage="%(prog)s --mode MODE [options]")
-    parser.add_argument("run", nargs="*", metavar="RUN", help="inspect, compare: run folders; inspect: or a checkpoint")
+    parser.add_argument(
+        "run", nargs="*", metavar="RUN", help="inspect, compare: run folders; inspect: or a checkpoint, or prices"
+    )
     add_options(parser)
     if not arguments:
         parser.print_help()
@@ -161,7 +164,9 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
             ),
             (not trains and not agent, f"--mode evaluate needs --resume {_AGENT}"),
         ],
-        "inspect": [(len(given.run) + bool(agent) != 1, "--mode inspect needs one run folder or checkpoint file")],
+        "inspect": [
+            (len(given.run) + bool(agent) != 1, "--mode inspect needs one run folder, checkpoint or file of prices")
+        ],
         "explain": [
             (
                 not (agent and given.date),

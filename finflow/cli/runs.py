@@ -205,13 +205,13 @@ def _ready(given: argparse.Namespace, jobs: Sequence[Job]) -> Iterator[ComputeRe
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
     from finflow.experiments.jobs.independent_trainings import describe_trainings
     from finflow.experiments.tasks import ComputeResources
-    from finflow.market.price_notes import price_notes
+    from finflow.market.plausibility.price_notes import opening_lines
 
     settings = jobs[0].config.train
     resources = ComputeResources(given.workers, given.cluster, settings.threads, settings.device)
     with resources.ready():
         if given.dry_run:
-            notes = dict.fromkeys(note for job in jobs for note in (*price_notes(job.panel), *job.lines()))
+            notes = dict.fromkeys(note for job in jobs for note in (*opening_lines(job.panel), *job.lines()))
             print("\n".join([*notes, *describe_trainings(jobs)]))
             yield None
             return

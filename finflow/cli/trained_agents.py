@@ -74,10 +74,16 @@ def run_audit(given: argparse.Namespace) -> None:
 
 
 def run_inspection(given: argparse.Namespace) -> None:
-    """Show the contents of a run's checkpoints; raises a CheckpointError that names those that are not whole."""
+    """Show what a file of prices holds, or a run's checkpoints; a CheckpointError names those that are not whole."""
+    path = given.resume or Path(given.run[0])
+    from finflow.market.sources.price_inspection import describe_prices, kind_of_prices
+
+    if kind := kind_of_prices(path):
+        print("\n".join(describe_prices(path, kind, resolve(given).market)))
+        return
     from finflow.training.checkpoints.checkpoint_reader import inspect_checkpoints
 
-    inspections = inspect_checkpoints(given.resume or Path(given.run[0]))
+    inspections = inspect_checkpoints(path)
     print("\n".join(line for inspection in inspections for line in inspection.lines))
     bad = [inspection.path.name for inspection in inspections if inspection.complaint is not None]
     if bad:

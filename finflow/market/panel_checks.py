@@ -12,6 +12,7 @@ from finflow.arrays import BoolArray, DateArray, FloatArray
 from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError, refuse
 
+_RETURNS = 0.2  # share of negative values from which a column holds returns
 _EARLIEST, _LATEST = np.datetime64("1700-01-01"), np.datetime64("2200-12-31")
 
 
@@ -70,6 +71,13 @@ class PriceTable(NamedTuple):
     def check_close(self) -> None:
         """Refuse prices that are not positive and finite, and gaps between an asset's first and last price."""
         _check_shape("close", self.close, (len(self.dates), len(self.assets)))
+        self._refuse(
+            (self.close < 0.0) & ((self.close < 0.0).mean(axis=0) > _RETURNS),
+            lambda row, column: (
+                f"looks like returns, no prices: many values are negative ({self.close[row, column]:g} on "
+                f"{self.dates[row]}); write prices, as (1 + table).cumprod() makes them with pandas"
+            ),
+        )
         self._check_prices("close", self.close, self.close <= 0.0)
         listed = np.isfinite(self.close)
         began = np.logical_or.accumulate(listed, axis=0)
@@ -78,7 +86,8 @@ class PriceTable(NamedTuple):
             began & goes_on & ~listed,
             lambda row, _: (
                 f"has no price on {self.dates[row]}, between its first and last price; fill the gap or drop the date "
-                "or the asset, or hold it at its last price over short gaps with market.max_gap, their longest in bars"
+                "or the asset, keep the dates on which all have a price with market.align=intersection, or hold it at "
+                "its last price over short gaps with market.max_gap, their longest in bars"
             ),
         )
 

@@ -188,6 +188,7 @@ def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[L
     market = market_until(panel, agents)
     checks += [
         price_checks.check_jumps(panel, since, market.train_end),
+        price_checks.check_plausibility(panel, since),
         price_checks.check_history(panel, before, data),
         price_checks.check_drift(market, config, request.accept_drift),
     ]

@@ -27,6 +27,8 @@ from finflow.files import in_use, write_together
 from finflow.json_text import parse_json
 from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
+from finflow.market.plausibility.checks import find_implausible
+from finflow.market.plausibility.finding import in_table
 from finflow.strategies.strategy import Strategy
 from finflow.trading.account_state import DECISION, STATE, fills_of
 from finflow.trading.alpaca_broker import BrokerNotReady, OrderRouting
@@ -76,6 +78,8 @@ def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[
     with in_use(folder / PAPER, "trading on paper in"):
         trading = _Trading(agents, folder, request, routing)
         panel = load_prices(agents.config, request.until)
+        for line in in_table(find_implausible(panel)):
+            say(line)
         if request.follow:
             say("new bars are followed; Ctrl-C stops, and the same command goes on")
         while True:

@@ -13,9 +13,11 @@ import pandas as pd
 from finflow.arrays import DateArray
 from finflow.config import Config
 from finflow.errors import ConfigError, MarketError, first_few, refuse
-from finflow.market.bar_frequency import BARS_PER_YEAR, WEEKLY, bars_per_year
+from finflow.market.bar_frequency import BARS_PER_YEAR, CALENDAR, WEEKLY, bars_per_year
 from finflow.market.panel import MarketPanel
-from finflow.market.price_notes import describe_halts, in_words, split_of
+from finflow.market.plausibility.checks import find_implausible
+from finflow.market.plausibility.price_moves import in_words, split_of
+from finflow.market.plausibility.price_notes import describe_halts
 from finflow.trading.decision_page import Check
 from finflow.trading.live_market import LiveMarket
 
@@ -72,14 +74,15 @@ class ExchangeCalendar:
 
 
 class PeriodCalendar:
-    """Ends of the weeks, which end on Sunday, or of the months that weekly and monthly bars stand for.
+    """Ends of the periods that bars stand for: weeks, which end on Sunday, months, quarters or years.
 
     The bar of a period may be dated on any day of it: on its last session, its last day or its first.
     """
 
     def __init__(self, per_year: int) -> None:
-        self._frequency = "W-SUN" if per_year == WEEKLY else "M"
-        self.name = "the weeks" if per_year == WEEKLY else "the months"
+        known = {WEEKLY: ("W-SUN", "the weeks"), 6: ("Q", "the quarters"), 4: ("Q", "the quarters")}
+        known |= {2: ("Y", "the years"), 1: ("Y", "the years")}
+        self._frequency, self.name = known.get(per_year, ("M", "the months"))
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
         """Ends of the periods after that of one day, up to and including another day."""
@@ -100,7 +103,7 @@ def calendar_of(name: str | None, dates: DateArray) -> TradingCalendar:
     """
     named = None if name is None else ExchangeCalendar(name, dates[0].astype(dt.date))
     per_year = bars_per_year(dates)
-    if per_year != BARS_PER_YEAR:
+    if per_year not in (BARS_PER_YEAR, CALENDAR):
         return PeriodCalendar(per_year)
     return named or _fitting_exchange(dates) or WeekdayCalendar(dates)
 
@@ -240,6 +243,14 @@ def check_jumps(panel: MarketPanel, since: int, train_end: int) -> Check:
         findings.append(f"{panel.assets[column]} {ratio - 1.0:+.0%} on {panel.dates[first + row + 1]}{hint}")
     usual_moves = f"no move beyond {JUMP:g} training deviations since {panel.dates[first]}"
     return Check("jumps", not findings, first_few(findings, _SHOWN) if findings else usual_moves)
+
+
+def check_plausibility(panel: MarketPanel, since: int) -> Check:
+    """Findings of the checks of plausibility on the latest bars, beside jumps."""
+    first = max(0, min(since, panel.n_bars - 1 - LATELY))
+    found = [one for one in find_implausible(panel, first) if one.check not in ("split", "unit")]
+    named = [f"{one.check}: {one.ticker} on {one.date}, {one.value}" for one in found]
+    return Check("prices", not found, "; ".join(named[:_SHOWN]) or "nothing implausible")
 
 
 def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> Check:

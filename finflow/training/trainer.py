@@ -202,7 +202,8 @@ class FinFlowTrainer:
             for line in self._remarks:
                 log.console(line)
             collected = self._offline_data if self._start.checkpoint is None else None
-            for note in (*self.training_data.price_notes(), *(collected.lines() if collected is not None else [])):
+            opening = self.training_data.opening_lines(alone=self._progress is None)
+            for note in (*opening, *(collected.lines() if collected is not None else [])):
                 progress.note(note)
             if problem := self._start.bring_best(state, self.run_folder):
                 progress.message(problem)

@@ -291,7 +291,7 @@ class Trainings:
             "experiments.jobs.independent_trainings.make_seed_job": self.make_job,
             "experiments.jobs.independent_trainings.run_all": self.run,
             "experiments.jobs.independent_trainings.describe_trainings": lambda *given: ["12 trainings"],
-            "market.price_notes.price_notes": lambda panel: [],
+            "market.plausibility.price_notes.opening_lines": lambda panel: [],
             "training.trainer.new_run_folder": self.new_folder,
         }.items():
             monkeypatch.setattr(f"finflow.{name}", fake)

@@ -13,8 +13,8 @@ import pytest
 from finflow.config import MarketConfig, load_config
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel, split_panel
+from finflow.market.plausibility.price_notes import describe_halts, price_notes
 from finflow.market.price_adjustments import hold_over_gaps
-from finflow.market.price_notes import describe_halts, describe_splits, price_notes
 from finflow.market.sources.panel_loader import load_panel
 from tests.market.conftest import assert_refused
 from tests.short_trainings import market_prices
@@ -107,35 +107,6 @@ def test_notes_name_the_bars_and_what_was_done(holed: Path) -> None:
     assert "B from 2009-10-19 to 2009-10-21 (3 bars), D on 2010-03-08" in note
     assert describe_halts(panel, since=150).endswith("D on 2010-03-08")
     assert price_notes(panel.between(panel.bars_until("2010-05-31"), panel.n_bars)) == []
-
-
-@pytest.mark.parametrize(("split", "words"), [(2.0, "2 for 1"), (1.5, "3 for 2"), (7.0, "7 for 1"), (0.1, "1 for 10")])
-def test_a_split_that_prices_are_not_adjusted_for_is_named_with_its_ratio(
-    tmp_path: Path, split: float, words: str
-) -> None:
-    prices = market_prices(bars=400)
-    prices.iloc[250:, 2] /= split
-    prices.to_csv(tmp_path / "prices.csv")
-    panel = panel_from(tmp_path / "prices.csv")
-    (note,) = price_notes(panel)
-    assert note.count("as after a split of") == 1
-    assert f"C on {panel.dates[250]}" in note
-    assert f"as after a split of {words}" in note
-    assert f"divide the prices of C before {panel.dates[250]} by {split:g} (or give an Adj Close)" in note
-    close = panel.close.copy()
-    close[:250, 2] /= split
-    assert describe_splits(MarketPanel(panel.dates, panel.assets, close)) == ""
-
-
-def test_crashes_of_the_whole_market_and_wild_assets_are_no_splits() -> None:
-    rng = np.random.default_rng(0)
-    crash = market_prices(bars=400)
-    crash.iloc[250:] /= 2.0
-    wild = market_prices(bars=400)
-    wild["A"] = 100.0 * np.exp(np.cumsum(rng.normal(0.0, 0.15, 400)))
-    for prices in (crash, wild, market_prices(bars=400)):
-        panel = MarketPanel(prices.index.to_numpy("M8[D]"), tuple(prices), prices.to_numpy())
-        assert describe_splits(panel) == ""
 
 
 DATES = np.datetime64("2020-01-01") + np.arange(5)

@@ -98,6 +98,8 @@ def test_a_csv_comes_in_as_it_is(tmp_path: Path) -> None:
         GOOD.replace("\n", "\r\n").encode(),
         (GOOD + "\n\n").encode(),
         GOOD.replace(",", ", ").encode(),
+        GOOD.replace(",", ";").replace(".", ",").encode(),
+        GOOD.replace(",", "\t").encode(),
         GOOD.replace("2020-01-02", "2020-01-02 16:00:00").encode(),
         GOOD.replace("2020-01-02", "2020-01-02T00:00:00+01:00").encode(),
     ],
@@ -113,7 +115,6 @@ BAD_CSV = {
     "true and false": (GOOD.replace("10,", "True,").replace("11,", "True,").replace("12,", "False,"), ["'A'", "bool"]),
     "one asset": ("Date,A\n2020-01-01,1\n2020-01-02,2\n", ["at least two assets", "'A'"]),
     "no assets": ("Date\n2020-01-01\n", ["one column only"]),
-    "semicolons": (GOOD.replace(",", ";"), ["one column only", "commas"]),
     "empty": ("", ["is empty"]),
     "no common dates": ("Date,A,B\n2020-01-01,1,\n2020-01-02,2,\n2020-01-03,,3\n2020-01-04,,4\n", ["no common dates"]),
     "no price at all": ("Date,A,B,C\n2020-01-01,1,2,\n2020-01-02,2,3,\n", ["'C'", "no price"]),
@@ -227,7 +228,7 @@ def test_later_rates_and_later_bars_change_nothing_before(tmp_path: Path, bars: 
     whole = load(tmp_path, RATES).cash_returns
     lines = RATES.splitlines()
     kept = [lines[0], *(line for line in lines[1:] if line[:10] < str(DAYS[bars - 1].date()))]
-    cut = load(tmp_path, "\n".join([*kept, f"{DAYS[bars - 1].date()},0.9"]), DAYS[:bars]).cash_returns
+    cut = load(tmp_path, "\n".join([*kept, f"{DAYS[bars - 1].date()},0.2"]), DAYS[:bars]).cash_returns
     assert cut.tolist() == whole[:bars].tolist()
 
 
@@ -236,7 +237,11 @@ BAD = {
         RATES.replace("2019-12-15", "2020-01-02"),
         ["rates.csv", "begin on 2020-01-02", "2020-01-01", "start"],
     ),
-    "percent": (RATES.replace("0.05", "5.25"), ["rates.csv, line 2", "5.25", "fractions, 0.0525"]),
+    "percent": (
+        RATES.replace("0.05", "5.25"),
+        ["rates.csv, line 2: the rate 5.25", "market.cash_unit=percent for 5.25 %"],
+    ),
+    "percent by name": (RATES.replace("rate", "Rate (%)"), ["'Rate (%)' is a percent", "market.cash_unit=percent"]),
     "text": (RATES.replace("0.05", "five"), ["rates.csv, line 2", "'rate'", "'five'"]),
     "unsorted": (RATES.replace("2019-12-15", "2020-01-08"), ["line 3", "follows 2020-01-08", "sort"]),
     "twice": (RATES.replace("2020-01-05", "2020-01-04"), ["line 5", "2020-01-04 appears twice"]),
@@ -253,9 +258,35 @@ def test_a_bad_series_is_one_clear_line(tmp_path: Path, case: str) -> None:
 
 def test_a_rate_is_a_number_or_a_path_and_nothing_between() -> None:
     assert load_config(overrides={"market.cash_rate": "0.03"}, environ={}).market.cash_rate == 0.03
-    for wrong in ("2", "-1", '"0.03"', "true", "[1]"):
-        with pytest.raises(ConfigError, match=r"a number above -1 and at most 1 or a path"):
+    for wrong in ("200", '"0.03"', "true", "[1]"):
+        with pytest.raises(ConfigError, match=r"a number above -100 and at most 100 or a path"):
             load_config(overrides={"market.cash_rate": wrong}, environ={})
+
+
+@pytest.mark.parametrize(
+    ("rate", "unit", "fraction"),
+    [
+        (0.1, None, 0.1),
+        (0.1, "percent", 0.001),
+        (5.25, "percent", 0.0525),
+        (0.45, "fraction", 0.45),
+        (0.45, None, "0.45 needs a unit.* for 0.45 % a year, or market.cash_unit=fraction for 45 %"),
+        (50.0, None, "set market.cash_unit=percent for 50 % a year \\(overrides\\)"),
+        (2.0, "fraction", "2 is 200 % a year: rates are above -100 % and at most 100 %"),
+        (-100.0, "percent", "above -100"),
+    ],
+)
+def test_a_rate_has_a_unit_or_is_small(rate: float, unit: str | None, fraction: float | str, tmp_path: Path) -> None:
+    given = {"market.cash_rate": rate, "market.cash_unit": unit}
+    if isinstance(fraction, str):
+        with pytest.raises(ConfigError, match=fraction):
+            load_config(overrides=given, environ={})
+        return
+    market = load_config(overrides=given, environ={}).market
+    assert load_panel(market).cash_returns[1] == daily(fraction)
+    (tmp_path / "rates.csv").write_text(f"Date,rate\n1989-12-29,{rate}\n")
+    of_file = market.model_copy(update={"cash_rate": tmp_path / "rates.csv"})
+    assert load_panel(of_file).cash_returns[1] == daily(fraction)
 
 
 def test_the_report_says_what_cash_earned(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from finflow.files import check_writable, in_use, write_atomically, write_togeth
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.json_text import format_json, parse_json
 from finflow.market.panel import MarketPanel
+from finflow.market.plausibility.price_notes import opening_lines
 from finflow.market.sources.panel_loader import load_panel
 from finflow.provenance import code_hash, short_hash
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
@@ -195,7 +196,7 @@ def run_all(jobs: Sequence[Job], resources: ComputeResources | None = None) -> l
     for job in jobs:
         check_writable(job.folder, keep=False)
         job.begin()
-        for line in job.lines():
+        for line in (*opening_lines(job.panel), *job.lines()):
             print(line)
     panels, trainings = _trainings_of(jobs)
     checkpoints = iter(train_all(trainings, panels, resources))

@@ -50,6 +50,7 @@ from finflow.experiments.tuning.study_report import report_study
 from finflow.experiments.tuning.trial_store import LOST, SQLITE, TrialStore, slot_of, storage_errors
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.files import remove_empty
+from finflow.market.plausibility.price_notes import opening_lines
 from finflow.provenance import code_hash
 from finflow.training.checkpoints.run_folder import STUDY
 from finflow.training.logs.progress_display import ProgressDisplay
@@ -77,6 +78,7 @@ def tune(
     _check_reach(config, resources)
     tuning = begin(config, resume)
     settings, store = config.tune, tuning.store
+    log("\n".join(opening_lines(tuning.context.panel)))
     log(f"study {store.study.study_name} in {tuning.folder}, its trials in {store.name}")
     if len(settings.objective) > 1 and settings.pruner != "none":
         log(f"several objectives cannot be pruned: tune.pruner {settings.pruner} is ignored")

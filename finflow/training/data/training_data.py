@@ -23,7 +23,7 @@ from finflow.errors import ConfigError, MarketError
 from finflow.files import check_writable, missing_folders, remove_empty
 from finflow.market.features.feature_set import Features, apply_features, compute_features
 from finflow.market.panel import MarketPanel, Split, split_panel
-from finflow.market.price_notes import price_notes
+from finflow.market.plausibility.price_notes import opening_lines, price_notes
 from finflow.market.sources.panel_loader import load_panel
 from finflow.offline.collection import collect, made_by
 from finflow.offline.dataset import OfflineDataset, card_lines, load_dataset, save_dataset
@@ -78,9 +78,10 @@ class TrainingData:
         column = next(features.asset_names.index(name) for name in VOLATILITIES if name in features.asset_names)
         return column, 1.0 if features.fitted is None else float(features.fitted.assets[column, 1])
 
-    def price_notes(self) -> list[str]:
-        """Remarks on the prices that are learned from and chosen by, of which there may be none."""
-        return [*filter(None, [self.gap_note()]), *price_notes(self.process.panel)]
+    def opening_lines(self, alone: bool) -> list[str]:
+        """Lines to begin a training with: the whole market where no job has shown it, and remarks."""
+        shown = opening_lines(self.panel, self.split) if alone else price_notes(self.panel)
+        return [*shown, *filter(None, [self.gap_note()])]
 
     def gap_note(self) -> str | None:
         """A note that names assets that are not listed at every bar that is learned from; None where there is none."""
@@ -185,8 +186,7 @@ def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
     process, features, moments = _fitted(visible(panel, split), config, split.train_end)
-    decisions = len(process.decision_bars(split.train))
-    if decisions < config.env.episode_length:
+    if (decisions := len(process.decision_bars(split.train))) < config.env.episode_length:
         raise MarketError(
             f"the training window has {decisions} bars to decide at after the longest feature, fewer than "
             f"env.episode_length ({config.env.episode_length}); use more data, a later market.train_end or shorter "

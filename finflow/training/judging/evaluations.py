@@ -27,6 +27,7 @@ from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics.significance_tests import readings_of
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
+from finflow.market.plausibility.price_notes import opening_lines
 from finflow.strategies.classical import OPTIMISERS, Optimised, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
@@ -58,7 +59,7 @@ _OPTIMISED = {name: name.title().replace("-", "").replace("Cvar", "CVaR") for na
 
 def evaluate_agents(agents: Agents, folder: Path | None = None, with_backtest: bool = False) -> EvaluationOutcome:
     """Evaluate trained agents on the test window of their configuration; their own folder takes the report."""
-    training_data, place = prepare(agents.config), folder or agents.folder
+    training_data, place = _opened(agents.config), folder or agents.folder
     outcome = judge_agents(training_data, agents, place, with_backtest)
     if place != agents.checkpoints[0].run_folder:
         updates = [checkpoint.counters["update"] for checkpoint in agents.checkpoints]
@@ -115,11 +116,18 @@ def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutco
             raise ConfigError(f"--strategy names {name} twice; leave one of them out")
         makers[name] = make
     folder = config.output.logs_dir / f"backtest_{next(iter(makers))}"
-    training_data = prepare(config)
+    training_data = _opened(config)
     identity = strategy_identity(next(iter(makers.values()))())
     outcome = judge_held_out(training_data, makers, identity, folder, sweeps=True)
     write_manifest(folder, training_data, torch.device("cpu"), strategies=list(names))
     return outcome
+
+
+def _opened(config: Config) -> TrainingData:
+    """The market of a configuration, after lines that say what it is."""
+    training_data = prepare(config)
+    print("\n".join(opening_lines(training_data.panel, training_data.split)))
+    return training_data
 
 
 def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[dict[str, Any]] | None:
@@ -217,7 +225,7 @@ def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[s
     """
     wanted = [_date(text) for text in dates]
     agents = load_agents([path], overrides)
-    config, training_data = agents.config, prepare(agents.config)
+    config, training_data = agents.config, _opened(agents.config)
     check_same_features(agents.alone, training_data.features)
     process, window, panel = training_data.held_out_process(), training_data.split.test, training_data.panel
     bars = process.decision_bars(window)

@@ -49,7 +49,9 @@ from finflow.files import check_writable
 from finflow.ledger.costs import costs_of
 from finflow.market.bar_frequency import bar_rhythm
 from finflow.market.panel import MarketPanel
-from finflow.market.price_notes import price_notes
+from finflow.market.plausibility.checks import find_implausible
+from finflow.market.plausibility.finding import in_sentence
+from finflow.market.plausibility.price_notes import cash_rate, price_notes
 from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal_policy import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.strategy import Strategy
@@ -233,14 +235,6 @@ def _optimum(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
         return None, (f"There is no score against the optimum: {error}.",)
 
 
-def cash_rate(panel: MarketPanel) -> str:
-    """Annual return of cash on the panel, for the report: one rate, or the range of a series."""
-    annual = (1.0 + panel.cash_returns[1:]) ** panel.bars_per_year - 1.0
-    if np.ptp(annual) < 1e-9:
-        return f"{annual[0]:.2%} a year"
-    return f"{annual.min():.2%} to {annual.max():.2%} a year, {annual.mean():.2%} on average"
-
-
 def execution(env: EnvConfig) -> dict[str, str]:
     """Fills and costs of orders, for the report; costs by size and limits where they are configured."""
     facts = {
@@ -258,14 +252,16 @@ def execution(env: EnvConfig) -> dict[str, str]:
 
 
 def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:
-    remarks = [str(training_data.panel.provenance.get("survivorship") or ""), *price_notes(training_data.panel)]
+    panel = training_data.panel
+    remarks = [str(panel.provenance.get("survivorship") or ""), *price_notes(panel)]
+    remarks.append(in_sentence(find_implausible(panel)))
     notes = [f"{note[:1].upper()}{note[1:]}." for note in remarks if note]
     one = "One agent from one seed was" if agents < 2 else f"{agents} agents from {agents} seeds were"
     luck = "luck of the seed or of the period" if agents < 2 else "luck of the period"
     notes += [
         f"{one} judged on one test window: the interval covers luck within that window, not the {luck}.",
-        f"Prices are {bar_rhythm(training_data.panel.bars_per_year)} and adjusted; orders fill whole, at the "
-        "configured price, and "
+        f"Prices are {bar_rhythm(panel.bars_per_year)} ({panel.provenance.get('adjusted', 'as they were given')}); "
+        "orders fill whole, at the configured price, and "
         + (
             "their market impact is a cost of the trade only: later prices do not change."
             if costs_of(training_data.config.env).needs_market

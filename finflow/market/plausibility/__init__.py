@@ -1,0 +1,1 @@
+"""Checks for prices that are possible and not plausible."""
