@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import numpy as np
 
+from finflow.arrays import FloatArray
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.plausibility.finding import Finding, log_moves
 
 _FEWEST = 30  # bars, under which nothing is said of an asset's level
 _AROUND_ONE = (0.5, 2.0)  # where all but one value in a hundred lie
-_LEAST_DEVIATION = 2e-3  # of gross returns; a coin that is held at one moves by less
+_LEAST_OF_ALL, _LEAST_OF_ONE = 2e-3, 6e-3  # deviation of gross returns; of one column less may be a stablecoin
 _PERSISTENT = 0.5  # autocorrelation of the level, which is near one for prices
 _UNLIKELY = 1e-6  # chance, over all bars of an asset, of a run of unchanged prices
 
 
 def with_plausible_levels(panel: MarketPanel) -> MarketPanel:
     """Return the panel; MarketError for gross returns: values around one, where one says nothing of the next."""
-    for column, asset in enumerate(panel.assets):
-        values = panel.close[panel.listed[:, column], column]
-        if len(values) < _FEWEST or values.std() < _LEAST_DEVIATION:
-            continue
-        low, high = np.quantile(values, (0.01, 0.99))
-        if (
-            not _AROUND_ONE[0] < low <= 1.0 <= high < _AROUND_ONE[1]
-            or np.corrcoef(values[:-1], values[1:])[0, 1] >= _PERSISTENT
-        ):
-            continue
-        raise MarketError(
-            f"asset {asset!r} has gross returns, no prices: its values lie around one ({values[0]:g}, {values[1]:g}, "
-            f"{values[2]:g}, ...), and one says nothing of the next; multiply them up to prices, as "
-            "(100 * table.cumprod()) does with pandas"
-        )
+    columns = {asset: panel.close[panel.listed[:, column], column] for column, asset in enumerate(panel.assets)}
+    suspected = {asset: values for asset, values in columns.items() if _around_one(values)}
+    least = _LEAST_OF_ALL if len(suspected) == panel.n_assets else _LEAST_OF_ONE
+    for asset, values in suspected.items():
+        if values.std() >= least:
+            raise MarketError(
+                f"asset {asset!r} has gross returns, no prices: its values lie around one ({values[0]:g}, "
+                f"{values[1]:g}, {values[2]:g}, ...), and one says nothing of the next; multiply them up to prices, as "
+                "(100 * table.cumprod()) does with pandas"
+            )
     return panel
+
+
+def _around_one(values: FloatArray) -> bool:
+    low, high = np.quantile(values, (0.01, 0.99)) if len(values) >= _FEWEST and np.ptp(values) > 0.0 else (0.0, 0.0)
+    around = _AROUND_ONE[0] < low <= 1.0 <= high < _AROUND_ONE[1]
+    return bool(around and np.corrcoef(values[:-1], values[1:])[0, 1] < _PERSISTENT)
 
 
 def counters(panel: MarketPanel) -> list[Finding]:

@@ -35,7 +35,7 @@ def doubles(panel: MarketPanel) -> list[Finding]:
 def indices(panel: MarketPanel) -> list[Finding]:
     """Assets that move as the mean of all others does: the index that they belong to."""
     findings, moves = [], np.nan_to_num(log_moves(panel))
-    if panel.n_assets < 4 or len(moves) < _FEWEST:
+    if panel.n_assets < 3 or len(moves) < _FEWEST:
         return []
     for column, asset in enumerate(panel.assets):
         own, others = moves[:, column], np.delete(moves, column, axis=1).mean(axis=1)
