@@ -82,7 +82,7 @@ def as_fraction(rate: float, unit: CashUnit | None, place: str) -> float:
     if unit is None and abs(rate) > 0.25:
         other = f", or market.cash_unit=fraction for {100.0 * rate:g} %" if -1.0 < rate <= 1.0 else ""
         units = f"set market.cash_unit=percent for {rate:g} % a year{other}"
-        raise ValueError(f"{place} {rate:g} needs a unit, since it is over 0.25: {units}")
+        raise ValueError(f"{place} {rate:g} needs a unit, since it is beyond 0.25 in size: {units}")
     if not -1.0 < fraction <= 1.0:
         raise ValueError(f"{place} {rate:g} is {100.0 * fraction:g} % a year: rates are above -100 % and at most 100 %")
     return fraction
