@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from finflow.cli.exit_status import run_safely
 from finflow.cli.option_table import DIRECT, OPTIONS, add_options, check_protocol
-from finflow.cli.options import MODES, Parser, program, resolve, shipped_configuration
+from finflow.cli.options import MODES, Parser, resolve, shipped_configuration
 from finflow.cli.output import describe_configuration, open_report
 from finflow.cli.runs import run_protocol, run_retraining, run_search, train
 from finflow.cli.trained_agents import (
@@ -24,6 +24,7 @@ from finflow.cli.trained_agents import (
     run_paper,
     run_preferences,
 )
+from finflow.errors import program
 from finflow.provenance import package_version
 
 DESCRIPTION = """\
@@ -61,17 +62,17 @@ modes:
   demo       all of train, reduced to about a minute, without a network
 
 examples:
-  python main.py --mode demo
-  python main.py --mode train
-  python main.py --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
-  python main.py --mode train --resume logs/20260131_120000
-  python main.py --mode evaluate --resume logs/20260131_120000
-  python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
-  python main.py --mode tune --n-trials 100 --objective sharpe --workers 2
-  python main.py --mode compare logs/20260131_120000 logs/20260131_130000
-  python main.py --mode decide --resume logs/20260131_120000 --holdings holdings.csv
-  python main.py --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
-  python main.py --mode retrain --resume logs/20260131_120000
+  {program} --mode demo
+  {program} --mode train
+  {program} --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
+  {program} --mode train --resume logs/20260131_120000
+  {program} --mode evaluate --resume logs/20260131_120000
+  {program} --mode backtest --strategy risk-parity --set env.commission_bps=20
+  {program} --mode tune --n-trials 100 --objective sharpe --workers 2
+  {program} --mode compare logs/20260131_120000 logs/20260131_130000
+  {program} --mode decide --resume logs/20260131_120000 --holdings holdings.csv
+  {program} --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
+  {program} --mode retrain --resume logs/20260131_120000
 
 A value comes from the command line (the last one counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> None:
-    parser = Parser(DESCRIPTION, epilog=MORE, usage="%(prog)s --mode MODE [options]")
+    parser = Parser(DESCRIPTION, epilog=MORE.format(program=program()), usage="%(prog)s --mode MODE [options]")
     parser.add_argument(
         "run", nargs="*", metavar="RUN", help="inspect, compare: run folders; inspect: or a checkpoint, or prices"
     )

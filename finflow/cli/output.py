@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finflow.cli.options import as_yaml, program
+from finflow.cli.options import as_yaml
 from finflow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,11 +49,6 @@ def open_page(address: str) -> None:
 
     if not webbrowser.open(address):
         print(f"--open found no web browser on this machine; open {address} by hand", flush=True)
-
-
-def resume_command(mode: str, run: Path) -> str:
-    name = program() if program() == "finflow" else "python main.py"
-    return f"{name} --mode {mode} --resume {shlex.quote(str(run))}"
 
 
 def show_audit(findings: Sequence[Finding]) -> None:

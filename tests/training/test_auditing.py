@@ -378,7 +378,7 @@ def test_a_feature_that_cannot_be_used_is_refused(path: str, words: str, tiny: M
     ("extra", "words"),
     [
         ("label", "package.module:function is needed"),
-        ("mine:label@speed", "the lens must be one of volatility, correlation, momentum, defensive, growth"),
+        ("mine:label@speed", "the expert must be one of volatility, correlation, momentum, defensive, growth"),
         ("mine:label yours:label", "two functions of one name"),
     ],
 )

@@ -68,7 +68,7 @@ class _Shape(_Checked):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if any(not lens or max(lens) >= self.n_asset_features for lens in self.lenses):
-            raise ValueError("a lens reads features that there are not")
+            raise ValueError("an expert reads features that there are not")
         return self
 
 
