@@ -152,79 +152,36 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
     needed = {mode: (not agent, f"--mode {mode} needs --resume {_AGENT}") for mode in ("decide", "paper", "retrain")}
     return {
         **{mode: [mistake] for mode, mistake in needed.items()},
-        "tune": [
-            (
-                given.trial is not None and not agent,
-                "--trial belongs to --mode tune with --resume and the folder of the study",
-            )
-        ],
+        "tune": [(given.trial is not None and not agent, "--trial belongs to --mode tune with --resume STUDY")],
         "evaluate": [
-            (
-                trains and len(given.agents) > 1,
-                f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume",
-            ),
+            (trains and len(given.agents) > 1, "--protocol trains by the configuration of one run after --resume"),
             (not trains and not agent, f"--mode evaluate needs --resume {_AGENT}"),
         ],
-        "inspect": [
-            (len(given.run) + bool(agent) != 1, "--mode inspect needs one run folder, checkpoint or file of prices")
-        ],
-        "explain": [
-            (
-                not (agent and given.date),
-                "--mode explain needs --resume with a run folder or checkpoint, and --date with a date",
-            )
-        ],
+        "inspect": [(len(given.run) + bool(agent) != 1, "--mode inspect needs one run, checkpoint or file of prices")],
+        "explain": [(not (agent and given.date), f"--mode explain needs --resume {_AGENT}, and --date with a date")],
         "decide": [
             needed["decide"],
             (len(given.date or ()) > 1, "--mode decide decides on one day; name one after --date"),
         ],
-        "compare": [
-            (
-                len(given.run) < 2,
-                "--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN",
-            )
-        ],
+        "compare": [(len(given.run) < 2, "--mode compare needs two run folders or more, as in logs/RUN logs/RUN")],
         "demo": [
             (agent, "a demo goes on as any run does, with --mode train --resume RUN"),
-            (
-                given.config,
-                "--mode demo has a configuration of its own; for another use --mode train --config FILE",
-            ),
+            (given.config, "--mode demo has its own configuration; for another use --mode train --config FILE"),
         ],
         "prefer": [
-            (given.method and not given.learn, "--method belongs to --learn"),
-            (
-                direct and not given.resume,
-                f"--method {given.method} needs --resume with the run folder or checkpoint of the agent",
-            ),
+            *((vars(given)[one] and not given.learn, f"--{one} belongs to --learn") for one in ("method", "strict")),
+            (direct and not given.resume, f"--method {given.method} needs --resume {_AGENT}"),
             (
                 given.resume and not direct,
                 f"--mode prefer has an agent (--resume) with --learn and --method {' or '.join(DIRECT)} alone",
             ),
             (ways > 1, "--mode prefer does one of --ask, --judge and --learn at a time"),
-            (
-                not asks and not given.output,
-                f"--{'judge' if given.judge else 'learn'} needs --output with the file to write",
-            ),
-            (
-                asks and given.output,
-                "--output belongs to --judge and --learn; name the file of your answers after --ask",
-            ),
-            *(
-                (
-                    getattr(given, one) and not asks,
-                    f"--{one} belongs to --ask: --mode prefer without --judge and --learn",
-                )
-                for one in ("port", "open")
-            ),
+            (not (asks or given.output), "--judge and --learn need --output with the file to write"),
+            (asks and given.output, "--output is not of --ask; name the file of your answers after --ask"),
+            *((vars(given)[one] and not asks, f"--{one} belongs to --ask") for one in ("port", "open")),
             (given.pairs and given.learn, "--pairs belongs to --ask and --judge; --learn uses all pairs of its files"),
         ],
-        "backtest": [
-            (
-                bool(agent) == bool(given.strategy),
-                "--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)",
-            )
-        ],
+        "backtest": [(bool(agent) == bool(given.strategy), "--mode backtest needs one of --resume and --strategy")],
     }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from finflow.cli.option_table import ANSWERS, ASKED, DIRECT
 from finflow.cli.options import as_yaml, checkpoint_configuration, evaluation_overrides, explicit, place_of, resolve
 from finflow.cli.output import open_page, show_audit, show_outcome, show_report
-from finflow.errors import CheckpointError, ConfigError, FinflowError
+from finflow.errors import CheckpointError, ConfigError, FinflowError, refuse
 from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
@@ -188,14 +188,16 @@ def read_date(text: str | None, option: str) -> dt.date | None:
 
 def run_preferences(given: argparse.Namespace) -> None:
     """Have a person or a judge compare pairs of segments of the training window, or learn from files of such pairs."""
+    output = given.output
+    refuse(output and output.exists(), f"{output} exists already: name another file after --output, or remove this one")
     if given.method in DIRECT:
         _learn_policy(given)
         return
     config = resolve(given)
     if given.learn:
-        _learn(config, given.learn, given.output)
+        _learn(config, given.learn, output, given.strict)
     elif given.judge:
-        _make_pairs(config, given.judge, given.pairs, given.output)
+        _make_pairs(config, given.judge, given.pairs, output)
     else:
         _ask(config, given.ask or ANSWERS, given.pairs or ASKED, given.port or 0, given.open)
 
@@ -236,7 +238,7 @@ def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> N
     print("\n".join([f"{judged.line()}; {accuracy}", f"pairs: {output}"]))
 
 
-def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
+def _learn(config: Config, files: Sequence[Path], output: Path, strict: bool) -> None:
     from finflow.preferences.pairs import read_pairs
 
     file = read_pairs(files)  # a file that cannot be used is refused before any work is done
@@ -249,6 +251,7 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     data, market = _training_market(config)
     pairs = pair_tensors(market, file)
     model, learned = learn_model(pairs, data.shape, config.train.seed)
+    refuse(strict and learned.doubt(), f"nothing was written (--strict): {learned.doubt()}")
     save_model(output, model, learned.report(), (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
 
@@ -270,5 +273,6 @@ def _learn_policy(given: argparse.Namespace) -> None:
     data = prepare(stored_config(agent, kept))
     check_same_features(agent, data.features)
     tensors, facts, learned = learn_preferences(agent, data, given.learn, file, given.method, settings, seed)
+    refuse(given.strict and learned.doubt(), f"nothing was written (--strict): {learned.doubt()}")
     write_tensors(given.output, tensors, facts)
     print("\n".join([file.line(), *learned.lines(), f"agent: {given.output}"]))
