@@ -65,8 +65,10 @@ def show_audit(findings: Sequence[Finding]) -> None:
         spans = (str(len(own[name])), str(len(dates)), str(min(dates)), str(max(dates)), f"{rows:,}")
         table.append((name, *spans, f"{max(one.difference for one in own[name]):.3g}", own[name][0].verdict))
     for text, found in zip(table_lines(table), ([], *(own[name] for name in names)), strict=True):
-        notes = [f"    {one.probe}: {one.verdict}: {one.where}" for one in found if one.verdict != "clean"]
-        print("\n".join([text, *notes]))
+        notes: dict[tuple[str, str], list[Finding]] = {}  # of one fault: every probe that found it
+        for one in found:
+            notes.setdefault((one.verdict, "" if one.bad else one.where), []).append(one)
+        print("\n".join([text, *(_fault(same) for (verdict, _), same in notes.items() if verdict != "clean")]))
     if dates := {date for finding in findings for date in finding.dates}:
         rows = sum(finding.rows for finding in findings)
         print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(dates)} dates")
@@ -75,6 +77,14 @@ def show_audit(findings: Sequence[Finding]) -> None:
         print("opened files and connections are listed and not audited; only outputs are")
     if not any(finding.bad for finding in findings):
         print("nothing looks ahead")
+
+
+def _fault(same: Sequence[Finding]) -> str:
+    """Line of a fault in a component: the first place, and how many other probes found it, on how many dates."""
+    first, *others = sorted(same, key=lambda one: min(one.dates))
+    names, dates = ", ".join(one.probe for one in others), {date for one in same for date in one.dates}
+    more = f"; and with {names}: {len(dates)} dates from {min(dates)}" if others else ""
+    return f"    {first.probe}: {first.verdict}: {first.where}{more}"
 
 
 def summary_lines(numbers: Mapping[str, Any], only: Sequence[str] | None = None) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from finflow.cli.option_table import ANSWERS, ASKED, DIRECT
 from finflow.cli.options import as_yaml, checkpoint_configuration, evaluation_overrides, explicit, place_of, resolve
 from finflow.cli.output import open_page, show_audit, show_outcome, show_report
-from finflow.errors import CheckpointError, ConfigError, FinflowError, refuse
+from finflow.errors import CheckpointError, ConfigError, FinflowError, first_few, refuse
 from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
@@ -84,13 +84,28 @@ def run_inspection(given: argparse.Namespace) -> None:
     from finflow.training.checkpoints.checkpoint_reader import inspect_checkpoints
 
     inspections = inspect_checkpoints(path)
-    print("\n".join(line for inspection in inspections for line in inspection.lines))
+    print("\n".join([*_describe_run(path), *(line for inspection in inspections for line in inspection.lines)]))
     bad = [inspection.path.name for inspection in inspections if inspection.complaint is not None]
     if bad:
         others = "use another one" if len(bad) < len(inspections) else "start a new run"
         raise CheckpointError(
             f"{len(bad)} of {len(inspections)} checkpoints cannot be used: {', '.join(bad)}; {others}"
         )
+
+
+def _describe_run(path: Path) -> list[str]:
+    """Market and verdict of a run, as far as its manifest and the numbers of its report are there."""
+    from finflow.trading.live_market import METRICS, read_part
+    from finflow.training.checkpoints.run_folder import MANIFEST, resolve_run
+
+    folder, lines = resolve_run(path).folder, list[str]()
+    if data := read_part(folder / MANIFEST, "data"):
+        names = data.get("assets", [])
+        source, count, first, last = data.get("source"), len(names), data.get("first_date"), data.get("last_date")
+        lines.append(f"market: {source}, {count} assets ({first_few(names, 5)}), {first} to {last}")
+    if answer := read_part(folder / METRICS, "verdict").get("beats_equal_weight"):
+        lines.append(f"verdict: beats equal weight: {answer} (reports/report.html)")
+    return lines
 
 
 def run_explanation(given: argparse.Namespace) -> None:
