@@ -6,7 +6,10 @@ message and exits with status 2; anything that is not a `FinflowError` is a faul
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 MOST_CHARACTERS = 800
 ENDING = 300  # characters, which say what to do
@@ -64,3 +67,19 @@ def typed_line(error: BaseException) -> str:
 def first_few(names: Sequence[str], most: int) -> str:
     """Names separated by commas, so many at most, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def program() -> str:
+    """Name that finflow was called by, for messages with commands."""
+    path = Path(sys.argv[0])
+    if path.suffix != ".py":
+        return "finflow"
+    if path.name == "__main__.py" and path.parent.parent.name == "scripts":
+        return "python -m scripts." + path.parent.name
+    return "python scripts/" + path.name if path.parent.name == "scripts" else "python main.py"
+
+
+def command(mode: str, *words: object) -> str:
+    """The command of a mode as a user types it; scripts have only some modes, and name ``main.py``."""
+    name = program() if program() == "finflow" else "python main.py"
+    return f"{name} --mode {mode} {shlex.join(map(str, words))}"

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
+import itertools
+import re
+import sys
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from finflow.errors import command
 
 PACKAGE = Path(__file__).parents[1] / "finflow"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -355,3 +362,47 @@ def test_no_file_loads_at_its_import_what_only_a_function_of_it_needs() -> None:
     planted = "import scipy\nfrom scipy import stats\ndef f():\n    import arch"
     assert loaded_at_start(planted) == ["scipy.stats"]
     assert broken(loaded_at_start) == {}
+
+
+_JOINING = "is|are|has|was|were|and|or|of|in|to|not|from|with|for|at|by|as|than"
+
+
+def missing_blanks(source: str) -> list[str]:
+    """Places where two pieces of a text run together: implicitly joined literals, and values beside a joining word."""
+    lines, found = source.splitlines(), []
+    skipped = (tokenize.NL, tokenize.COMMENT)
+    tokens = [one for one in tokenize.generate_tokens(io.StringIO(source).readline) if one.type not in skipped]
+    begins, ends = ({tokenize.STRING, getattr(tokenize, name, -1)} for name in ("FSTRING_START", "FSTRING_END"))
+    for one, other in itertools.pairwise(tokens):
+        if one.type in ends and other.type in begins:
+            before = lines[one.end[0] - 1][: one.end[1]].rstrip("\"'")
+            after = re.sub(r"^[A-Za-z]*[\"']+", "", lines[other.start[0] - 1][other.start[1] :])
+            if re.search(r"(?<!\\)[\w})\]`,;:.%]$", before) and re.match(r"[A-Za-z{(]", after):
+                found.append(f"line {other.start[0]}: {before[-20:]}|{after[:20]}")
+    for node in ast.walk(parsed(source)):
+        for one, other in itertools.pairwise(node.values) if isinstance(node, ast.JoinedStr) else ():
+            text = other if isinstance(one, ast.FormattedValue) else one
+            word = rf"({_JOINING})\b" if text is other else rf"\b({_JOINING})$"
+            if isinstance(text, ast.Constant) and (re.match if text is other else re.search)(word, str(text.value)):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_no_message_lacks_a_blank_between_its_pieces() -> None:
+    joined = ("('it is' 'no price')", "(f'of {a}'\n 'is no price')", "('no price;'\n f'{a}')")
+    for planted in ("f'{date}is not a date'", "f'it is one of{names}'", *joined):
+        assert missing_blanks(planted), planted
+    assert broken(missing_blanks) == {}
+
+
+def test_a_message_names_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    for called, name in (
+        ("/bin/finflow", "finflow"),
+        ("main.py", "python main.py"),
+        ("scripts/tune.py", "python main.py"),
+    ):
+        monkeypatch.setattr(sys, "argv", [called])
+        assert command("tune", "--resume", Path("a b")) == f"{name} --mode tune --resume 'a b'"
+    texts = (node for path in SOURCES for node in ast.walk(parsed(path.read_text("utf-8"))))
+    named = [text for one in texts if isinstance(one, ast.Constant) and "python main.py --" in (text := str(one.value))]
+    assert [text for text in named if not text.startswith("`python main.py --mode ...`:")] == []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from finflow.cli.exit_status import run_safely
 from finflow.cli.option_table import DIRECT, OPTIONS, add_options, check_protocol
-from finflow.cli.options import MODES, Parser, program, resolve, shipped_configuration
+from finflow.cli.options import MODES, Parser, resolve, shipped_configuration
 from finflow.cli.output import describe_configuration, open_report
 from finflow.cli.runs import run_protocol, run_retraining, run_search, train
 from finflow.cli.trained_agents import (
@@ -24,6 +24,7 @@ from finflow.cli.trained_agents import (
     run_paper,
     run_preferences,
 )
+from finflow.errors import program
 from finflow.provenance import package_version
 
 DESCRIPTION = """\
@@ -61,17 +62,17 @@ modes:
   demo       all of train, reduced to about a minute, without a network
 
 examples:
-  python main.py --mode demo
-  python main.py --mode train
-  python main.py --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
-  python main.py --mode train --resume logs/20260131_120000
-  python main.py --mode evaluate --resume logs/20260131_120000
-  python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
-  python main.py --mode tune --n-trials 100 --objective sharpe --workers 2
-  python main.py --mode compare logs/20260131_120000 logs/20260131_130000
-  python main.py --mode decide --resume logs/20260131_120000 --holdings holdings.csv
-  python main.py --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
-  python main.py --mode retrain --resume logs/20260131_120000
+  {program} --mode demo
+  {program} --mode train
+  {program} --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
+  {program} --mode train --resume logs/20260131_120000
+  {program} --mode evaluate --resume logs/20260131_120000
+  {program} --mode backtest --strategy risk-parity --set env.commission_bps=20
+  {program} --mode tune --n-trials 100 --objective sharpe --workers 2
+  {program} --mode compare logs/20260131_120000 logs/20260131_130000
+  {program} --mode decide --resume logs/20260131_120000 --holdings holdings.csv
+  {program} --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
+  {program} --mode retrain --resume logs/20260131_120000
 
 A value comes from the command line (the last one counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> None:
-    parser = Parser(DESCRIPTION, epilog=MORE, usage="%(prog)s --mode MODE [options]")
+    parser = Parser(DESCRIPTION, epilog=MORE.format(program=program()), usage="%(prog)s --mode MODE [options]")
     parser.add_argument(
         "run", nargs="*", metavar="RUN", help="inspect, compare: run folders; inspect: or a checkpoint, or prices"
     )
@@ -151,79 +152,36 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
     needed = {mode: (not agent, f"--mode {mode} needs --resume {_AGENT}") for mode in ("decide", "paper", "retrain")}
     return {
         **{mode: [mistake] for mode, mistake in needed.items()},
-        "tune": [
-            (
-                given.trial is not None and not agent,
-                "--trial belongs to --mode tune with --resume and the folder of the study",
-            )
-        ],
+        "tune": [(given.trial is not None and not agent, "--trial belongs to --mode tune with --resume STUDY")],
         "evaluate": [
-            (
-                trains and len(given.agents) > 1,
-                f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume",
-            ),
+            (trains and len(given.agents) > 1, "--protocol trains by the configuration of one run after --resume"),
             (not trains and not agent, f"--mode evaluate needs --resume {_AGENT}"),
         ],
-        "inspect": [
-            (len(given.run) + bool(agent) != 1, "--mode inspect needs one run folder, checkpoint or file of prices")
-        ],
-        "explain": [
-            (
-                not (agent and given.date),
-                "--mode explain needs --resume with a run folder or checkpoint, and --date with a date",
-            )
-        ],
+        "inspect": [(len(given.run) + bool(agent) != 1, "--mode inspect needs one run, checkpoint or file of prices")],
+        "explain": [(not (agent and given.date), f"--mode explain needs --resume {_AGENT}, and --date with a date")],
         "decide": [
             needed["decide"],
             (len(given.date or ()) > 1, "--mode decide decides on one day; name one after --date"),
         ],
-        "compare": [
-            (
-                len(given.run) < 2,
-                "--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN",
-            )
-        ],
+        "compare": [(len(given.run) < 2, "--mode compare needs two run folders or more, as in logs/RUN logs/RUN")],
         "demo": [
             (agent, "a demo goes on as any run does, with --mode train --resume RUN"),
-            (
-                given.config,
-                "--mode demo has a configuration of its own; for another use --mode train --config FILE",
-            ),
+            (given.config, "--mode demo has its own configuration; for another use --mode train --config FILE"),
         ],
         "prefer": [
-            (given.method and not given.learn, "--method belongs to --learn"),
-            (
-                direct and not given.resume,
-                f"--method {given.method} needs --resume with the run folder or checkpoint of the agent",
-            ),
+            *((vars(given)[one] and not given.learn, f"--{one} belongs to --learn") for one in ("method", "strict")),
+            (direct and not given.resume, f"--method {given.method} needs --resume {_AGENT}"),
             (
                 given.resume and not direct,
                 f"--mode prefer has an agent (--resume) with --learn and --method {' or '.join(DIRECT)} alone",
             ),
             (ways > 1, "--mode prefer does one of --ask, --judge and --learn at a time"),
-            (
-                not asks and not given.output,
-                f"--{'judge' if given.judge else 'learn'} needs --output with the file to write",
-            ),
-            (
-                asks and given.output,
-                "--output belongs to --judge and --learn; name the file of your answers after --ask",
-            ),
-            *(
-                (
-                    getattr(given, one) and not asks,
-                    f"--{one} belongs to --ask: --mode prefer without --judge and --learn",
-                )
-                for one in ("port", "open")
-            ),
+            (not (asks or given.output), "--judge and --learn need --output with the file to write"),
+            (asks and given.output, "--output is not of --ask; name the file of your answers after --ask"),
+            *((vars(given)[one] and not asks, f"--{one} belongs to --ask") for one in ("port", "open")),
             (given.pairs and given.learn, "--pairs belongs to --ask and --judge; --learn uses all pairs of its files"),
         ],
-        "backtest": [
-            (
-                bool(agent) == bool(given.strategy),
-                "--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)",
-            )
-        ],
+        "backtest": [(bool(agent) == bool(given.strategy), "--mode backtest needs one of --resume and --strategy")],
     }
 
 

@@ -203,6 +203,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
             "itself: the file holds an agent to evaluate, backtest and decide with",
             type=one_of(REWARD_MODEL, *DIRECT),
         ),
+        _option("--strict", "", "prefer", "of --learn: write nothing where guessing may predict as well"),
     ),
     "configuration": (
         _option("--verbose", "", "", "show warnings, and the traceback of a fault"),

@@ -6,12 +6,11 @@ import argparse
 import difflib
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from finflow.errors import ConfigError, FinflowError
+from finflow.errors import ConfigError, FinflowError, program
 from finflow.files import read_text_input
 
 if TYPE_CHECKING:
@@ -34,16 +33,6 @@ UNIVERSES: Mapping[str, tuple[str, ...]] = {
 # fmt: on
 """`dow30`: the Dow Jones Industrial Average as of 8 November 2024. Its members were chosen with hindsight, and some
 list late (CRM 2004, V 2008). `sectors`: the Select Sector SPDR funds; XLRE lists in October 2015, XLC in June 2018."""
-
-
-def program() -> str:
-    """Name that finflow was called by, for messages with commands."""
-    path = Path(sys.argv[0])
-    if path.suffix != ".py":
-        return "finflow"
-    if path.name == "__main__.py" and path.parent.parent.name == "scripts":
-        return "python -m scripts." + path.parent.name
-    return "python scripts/" + path.name if path.parent.name == "scripts" else "python main.py"
 
 
 class Parser(argparse.ArgumentParser):

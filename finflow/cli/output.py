@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finflow.cli.options import as_yaml, program
+from finflow.cli.options import as_yaml
 from finflow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,11 +51,6 @@ def open_page(address: str) -> None:
         print(f"--open found no web browser on this machine; open {address} by hand", flush=True)
 
 
-def resume_command(mode: str, run: Path) -> str:
-    name = program() if program() == "finflow" else "python main.py"
-    return f"{name} --mode {mode} --resume {shlex.quote(str(run))}"
-
-
 def show_audit(findings: Sequence[Finding]) -> None:
     """Print the findings of an audit: a line for each component, and below it each fault and each note."""
     from finflow.evaluation.page.section import table_lines
@@ -71,8 +65,10 @@ def show_audit(findings: Sequence[Finding]) -> None:
         spans = (str(len(own[name])), str(len(dates)), str(min(dates)), str(max(dates)), f"{rows:,}")
         table.append((name, *spans, f"{max(one.difference for one in own[name]):.3g}", own[name][0].verdict))
     for text, found in zip(table_lines(table), ([], *(own[name] for name in names)), strict=True):
-        notes = [f"    {one.probe}: {one.verdict}: {one.where}" for one in found if one.verdict != "clean"]
-        print("\n".join([text, *notes]))
+        notes: dict[tuple[str, str], list[Finding]] = {}  # of one fault: every probe that found it
+        for one in found:
+            notes.setdefault((one.verdict, "" if one.bad else one.where), []).append(one)
+        print("\n".join([text, *(_fault(same) for (verdict, _), same in notes.items() if verdict != "clean")]))
     if dates := {date for finding in findings for date in finding.dates}:
         rows = sum(finding.rows for finding in findings)
         print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(dates)} dates")
@@ -81,6 +77,14 @@ def show_audit(findings: Sequence[Finding]) -> None:
         print("opened files and connections are listed and not audited; only outputs are")
     if not any(finding.bad for finding in findings):
         print("nothing looks ahead")
+
+
+def _fault(same: Sequence[Finding]) -> str:
+    """Line of a fault in a component: the first place, and how many other probes found it, on how many dates."""
+    first, *others = sorted(same, key=lambda one: min(one.dates))
+    names, dates = ", ".join(one.probe for one in others), {date for one in same for date in one.dates}
+    more = f"; and with {names}: {len(dates)} dates from {min(dates)}" if others else ""
+    return f"    {first.probe}: {first.verdict}: {first.where}{more}"
 
 
 def summary_lines(numbers: Mapping[str, Any], only: Sequence[str] | None = None) -> list[str]:

@@ -18,8 +18,8 @@ from finflow.cli.options import (
     resume_configuration,
     retraining_configuration,
 )
-from finflow.cli.output import resume_command, show_outcome, show_report
-from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
+from finflow.cli.output import show_outcome, show_report
+from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, command
 from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _train_seeds(given: argparse.Namespace, jobs: list[SeedJob], folder: Path | 
             jobs = [replace(job, folder=folder / job.market) for job in jobs]
         if jobs[0].market:
             write_universes(folder, [job.market for job in jobs])
-        _run(jobs, resources, folder, f"to continue: {resume_command('train', folder)}")
+        _run(jobs, resources, folder, f"to continue: {command('train', '--resume', folder)}")
 
 
 def run_training(
@@ -106,13 +106,14 @@ def run_training(
         except KeyboardInterrupt:
             if _has_checkpoint(trainer.run_folder):
                 raise KeyboardInterrupt(
-                    f"stopped; to continue: {resume_command('train', trainer.run_folder)}"
+                    f"stopped; to continue: {command('train', '--resume', trainer.run_folder)}"
                 ) from None
             raise KeyboardInterrupt("stopped before the first checkpoint: nothing to continue from") from None
         except OutputError as error:
             if not _has_checkpoint(trainer.run_folder):
                 raise
-            raise OutputError(f"{error}; then continue with: {resume_command('train', trainer.run_folder)}") from error
+            goes_on = command("train", "--resume", trainer.run_folder)
+            raise OutputError(f"{error}; then continue with: {goes_on}") from error
         finally:
             trainer.discard_if_unused()
     show_outcome(outcome)
@@ -159,7 +160,7 @@ def run_retraining(given: argparse.Namespace) -> None:
             with _continued(_SAME_COMMAND):
                 (outcome,) = run_all([job], resources)
             print("\n".join(outcome.page.text("compared", "rule")))
-            print(f"continue with: {resume_command('decide', outcome.run_folder)}")
+            print(f"continue with: {command('decide', '--resume', outcome.run_folder)}")
             show_report(outcome.report)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from finflow.cli.option_table import ANSWERS, ASKED, DIRECT
 from finflow.cli.options import as_yaml, checkpoint_configuration, evaluation_overrides, explicit, place_of, resolve
 from finflow.cli.output import open_page, show_audit, show_outcome, show_report
-from finflow.errors import CheckpointError, ConfigError, FinflowError
+from finflow.errors import CheckpointError, ConfigError, FinflowError, first_few, refuse
 from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
@@ -84,13 +84,28 @@ def run_inspection(given: argparse.Namespace) -> None:
     from finflow.training.checkpoints.checkpoint_reader import inspect_checkpoints
 
     inspections = inspect_checkpoints(path)
-    print("\n".join(line for inspection in inspections for line in inspection.lines))
+    print("\n".join([*_describe_run(path), *(line for inspection in inspections for line in inspection.lines)]))
     bad = [inspection.path.name for inspection in inspections if inspection.complaint is not None]
     if bad:
         others = "use another one" if len(bad) < len(inspections) else "start a new run"
         raise CheckpointError(
             f"{len(bad)} of {len(inspections)} checkpoints cannot be used: {', '.join(bad)}; {others}"
         )
+
+
+def _describe_run(path: Path) -> list[str]:
+    """Market and verdict of a run, as far as its manifest and the numbers of its report are there."""
+    from finflow.trading.live_market import METRICS, read_part
+    from finflow.training.checkpoints.run_folder import MANIFEST, resolve_run
+
+    folder, lines = resolve_run(path).folder, list[str]()
+    if data := read_part(folder / MANIFEST, "data"):
+        names = data.get("assets", [])
+        source, count, first, last = data.get("source"), len(names), data.get("first_date"), data.get("last_date")
+        lines.append(f"market: {source}, {count} assets ({first_few(names, 5)}), {first} to {last}")
+    if answer := read_part(folder / METRICS, "verdict").get("beats_equal_weight"):
+        lines.append(f"verdict: beats equal weight: {answer} (reports/report.html)")
+    return lines
 
 
 def run_explanation(given: argparse.Namespace) -> None:
@@ -188,14 +203,16 @@ def read_date(text: str | None, option: str) -> dt.date | None:
 
 def run_preferences(given: argparse.Namespace) -> None:
     """Have a person or a judge compare pairs of segments of the training window, or learn from files of such pairs."""
+    output = given.output
+    refuse(output and output.exists(), f"{output} exists already: name another file after --output, or remove this one")
     if given.method in DIRECT:
         _learn_policy(given)
         return
     config = resolve(given)
     if given.learn:
-        _learn(config, given.learn, given.output)
+        _learn(config, given.learn, output, given.strict)
     elif given.judge:
-        _make_pairs(config, given.judge, given.pairs, given.output)
+        _make_pairs(config, given.judge, given.pairs, output)
     else:
         _ask(config, given.ask or ANSWERS, given.pairs or ASKED, given.port or 0, given.open)
 
@@ -236,7 +253,7 @@ def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> N
     print("\n".join([f"{judged.line()}; {accuracy}", f"pairs: {output}"]))
 
 
-def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
+def _learn(config: Config, files: Sequence[Path], output: Path, strict: bool) -> None:
     from finflow.preferences.pairs import read_pairs
 
     file = read_pairs(files)  # a file that cannot be used is refused before any work is done
@@ -249,6 +266,7 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     data, market = _training_market(config)
     pairs = pair_tensors(market, file)
     model, learned = learn_model(pairs, data.shape, config.train.seed)
+    refuse(strict and learned.doubt(), f"nothing was written (--strict): {learned.doubt()}")
     save_model(output, model, learned.report(), (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
 
@@ -270,5 +288,6 @@ def _learn_policy(given: argparse.Namespace) -> None:
     data = prepare(stored_config(agent, kept))
     check_same_features(agent, data.features)
     tensors, facts, learned = learn_preferences(agent, data, given.learn, file, given.method, settings, seed)
+    refuse(given.strict and learned.doubt(), f"nothing was written (--strict): {learned.doubt()}")
     write_tensors(given.output, tensors, facts)
     print("\n".join([file.line(), *learned.lines(), f"agent: {given.output}"]))

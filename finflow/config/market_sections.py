@@ -32,6 +32,8 @@ from finflow.config.section_types import (
 
 LENSES = ("volatility", "correlation", "momentum", "defensive", "growth")
 """Names of the five experts, each of which reads the features of its lens."""
+LONGEST_GAP = 260
+"""Bars, a year, beyond which no price is held."""
 
 
 _COMMON_PARAMETERS = ("drift", "volatility", "correlation")
@@ -113,7 +115,7 @@ class MarketConfig(ConfigSection):
     auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
     dividends: Literal["reinvested", "cash"] = key("reinvested", "reinvested, or paid in cash at their ex-dates")
     cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store")
-    max_gap: NonNegativeInt = key(0, "bars without a price over which an asset is held and not traded", le=260)
+    max_gap: NonNegativeInt = key(0, "bars without a price over which an asset is held and not traded", le=LONGEST_GAP)
     use_cache: Flag = key(True, "read prices from the store when it has them")
     extend_cache: Flag = key(False, "extend stored prices of Yahoo by the newer bars; only those are fetched")
 
@@ -162,7 +164,7 @@ class FeaturesConfig(ConfigSection):
         "all", "experts that read exponential averages of market-relative returns"
     )
     regimes: Flag = key(True, "the probability of the second of two regimes of returns, as a feature")
-    extra: Names = key((), "features of your own, package.module:function, or function@lens for one expert")
+    extra: Names = key((), "features of your own, package.module:function, or function@expert for one expert")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -172,7 +174,7 @@ class FeaturesConfig(ConfigSection):
             if not module or not name:
                 raise ValueError(f"features.extra names {path!r}: package.module:function is needed")
             if "@" in path and lens not in LENSES:
-                raise ValueError(f"features.extra names {path!r}: the lens must be one of {', '.join(LENSES)}")
+                raise ValueError(f"features.extra names {path!r}: the expert must be one of {', '.join(LENSES)}")
         if len(set(self.names)) < len(self.extra):
             raise ValueError("features.extra names two functions of one name; features are known by their names")
         return self

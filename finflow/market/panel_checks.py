@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.arrays import BoolArray, DateArray, FloatArray
+from finflow.config.market_sections import LONGEST_GAP
 from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError, refuse
 
@@ -61,6 +62,16 @@ def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None
     refuse(array.shape != shape, f"{name} has shape {array.shape}, expected {shape} (dates by assets)", MarketError)
 
 
+def _holding_advice(listed: BoolArray, column: int) -> str:
+    """The `market.max_gap` that holds an asset over its longest gap, in bars, and the one that every asset needs."""
+    gaps = [int(np.diff(np.flatnonzero(own)).max(initial=1)) - 1 for own in listed.T]
+    own, most = gaps[column], max(gaps)
+    if own > LONGEST_GAP:
+        return f"leave the asset out: its longest gap has {own} bars, more than market.max_gap may be ({LONGEST_GAP})"
+    every = f", or {most} for every asset" if own < most <= LONGEST_GAP else ""
+    return f"hold it at its last price over its longest gap with market.max_gap={own} (bars){every}"
+
+
 class PriceTable(NamedTuple):
     """Closing prices with their labels, and the checks of fields against them."""
 
@@ -84,10 +95,10 @@ class PriceTable(NamedTuple):
         goes_on = np.logical_or.accumulate(listed[::-1], axis=0)[::-1]
         self._refuse(
             began & goes_on & ~listed,
-            lambda row, _: (
+            lambda row, column: (
                 f"has no price on {self.dates[row]}, between its first and last price; fill the gap or drop the date "
-                "or the asset, keep the dates on which all have a price with market.align=intersection, or hold it at "
-                "its last price over short gaps with market.max_gap, their longest in bars"
+                "or the asset, keep the dates on which all have a price with market.align=intersection, or "
+                f"{_holding_advice(listed, column)}"
             ),
         )
 

@@ -39,6 +39,7 @@ PATIENCE = 8
 """Passes over the pairs without a better calibration loss after which learning stops."""
 LINEAR_STEPS = 200  # of L-BFGS at most
 LEAST_PENALTY = 1e-6  # on squared weights, in deviations of the outcomes: clear cases alone would have no best ones
+SIZE = 0.05  # of the test against guessing
 MISTAKES = np.linspace(0.0, 0.45, 46)  # shares that are tried
 
 
@@ -285,11 +286,25 @@ class LearningReport(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def report(self) -> dict[str, Any]:
-        return {**{name: one.report() for name, one in self.figures.items()}, "counts": self.counts, **self.numbers}
+        figures = {name: one.report() for name, one in self.figures.items()}
+        return {**figures, "counts": self.counts, "warning": self.doubt(), **self.numbers}
 
     def lines(self) -> list[str]:
-        used = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
-        return [f"pairs: {used}", *(one.line(_PAIRS[name]) for name, one in self.figures.items()), *self.notes]
+        used, doubt = ", ".join(f"{count:,} {name}" for name, count in self.counts.items()), self.doubt()
+        figures = (one.line(_PAIRS[name]) for name, one in self.figures.items())
+        return [f"pairs: {used}", *figures, *self.notes, *([f"warning: {doubt}"] if doubt else [])]
+
+    def doubt(self) -> str | None:
+        """Warning where the binomial test of the answers not learned from cannot exclude guessing; else None."""
+        from scipy.stats import binomtest
+
+        unseen = [one for name, one in self.figures.items() if name != "before" and one.accuracy is not None]
+        agreed = int(sum(one.pairs * (one.accuracy or 0.0) for one in unseen) + 1e-9)
+        count = sum(one.pairs for one in unseen)
+        chance = binomtest(agreed, count, 0.5, alternative="greater").pvalue if count else 1.0
+        told = f"{agreed:,} of {count:,} answers that it did not learn from are predicted, as guessing may do"
+        advice = "give more answers, of one preference"
+        return f"{told} (p = {chance:.3f}, not under {SIZE:g}): {advice}" if chance > SIZE else None
 
 
 def learn_model(pairs: PairTensors, shape: NetworkShape, seed: int) -> tuple[RewardModel, LearningReport]:

@@ -162,7 +162,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--mode", "backtest", "--resume", "r", "--strategy", "s"], "needs one of --resume"),
         (["--mode", "train", "--strategy", "momentum"], "--strategy belongs to --mode backtest or audit"),
         (["--mode", "evaluate", "--resume", "r", "--recollect"], "--recollect belongs to --mode train or demo"),
-        (["--mode", "explain", "--resume", "r"], "--mode explain needs --resume with a run folder or checkpoint, and"),
+        (["--mode", "explain", "--resume", "r"], "--mode explain needs --resume with the run folder or checkpoint of"),
         (["--mode", "compare", "r"], "--mode compare needs two run folders or more"),
         (["--mode", "train", "--output", "x"], "--output belongs to --mode explain or compare or prefer, not"),
         (["--mode", "train", "--date", "2020-03-16"], "--date belongs to --mode explain"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pandas import read_csv
 
 from finflow.config import MarketConfig, load_config
 from finflow.errors import MarketError
@@ -80,10 +81,19 @@ def panel_from(path: Path, **keys: object) -> MarketPanel:
 
 
 def test_gaps_are_refused_unless_they_are_asked_to_be_held(holed: Path) -> None:
-    with pytest.raises(MarketError, match=r"'B' has no price on 2009-10-19.*market\.max_gap"):
+    with pytest.raises(MarketError, match=r"'B' has no price on 2009-10-19.*market\.max_gap=3 \(bars\)$"):
         panel_from(holed)
     with pytest.raises(MarketError, match="'B' has no price on 2009-10-19"):
         panel_from(holed, max_gap=2)
+    prices = read_csv(holed, index_col=0)
+    prices.iloc[300:305, 3] = NAN
+    prices.to_csv(holed.with_name("five.csv"))
+    with pytest.raises(MarketError, match=r"max_gap=3 \(bars\), or 5 for every asset$"):
+        panel_from(holed.with_name("five.csv"))
+    prices.iloc[100:390, 1] = NAN
+    prices.to_csv(holed.with_name("long.csv"))
+    with pytest.raises(MarketError, match=r"its longest gap has 290 bars, more than market\.max_gap may be \(260\)$"):
+        panel_from(holed.with_name("long.csv"))
     panel = panel_from(holed, max_gap=3)
     assert np.argwhere(panel.halted).tolist() == [[100, 1], [101, 1], [102, 1], [200, 3]]
     assert (panel.close[100:103, 1] == panel.close[99, 1]).all()

@@ -25,6 +25,7 @@ from finflow.errors import CheckpointError, FinflowError
 from finflow.preferences.judged_pairs import make_judge, synthetic_judge
 from finflow.preferences.model_training import (
     LearningReport,
+    ModelFigures,
     fit_model,
     fitted_link,
     judge_model,
@@ -208,6 +209,10 @@ def test_the_command_writes_pairs_and_learns_a_model_from_them(
     assert main(command) == 0
     assert "held out: accuracy" in capsys.readouterr().out
     assert load_model(model).members == 3
+    written = model.read_bytes()
+    assert "exists already: name another file after --output" in refusal(capsys, *command)
+    assert model.read_bytes() == written
+    model.unlink()
     pairs.write_text("", "utf-8")
     assert "is empty" in refusal(capsys, *command)
     assert "one of --ask, --judge and --learn" in refusal(capsys, *command, "--judge", "calmar")
@@ -226,6 +231,31 @@ def test_rewards_of_a_segment_sum_to_its_score(
     np.testing.assert_allclose(step.filled, filled, atol=1e-5)
     score = pairs.all_scores(reward._model, np.array([4]))[0].mean() / reward._model.temperature
     assert float(step.reward.sum()) == pytest.approx(float(score), abs=5e-3)
+
+
+def test_a_model_that_may_have_guessed_is_doubted() -> None:
+    for right, said in ((0.25, "2 of 8"), (0.75, "6 of 8"), (None, "0 of 0")):
+        kept = ModelFigures(0 if right is None else 4, right, ece=0.0)
+        found = LearningReport({}, {"before": ModelFigures(50, 1.0, ece=0.0), "held_out": kept, "later": kept}, {})
+        assert found.lines()[-1].startswith(f"warning: {said} answers that it did not learn from are predicted")
+        assert found.report()["warning"] == found.doubt()
+    sure = found._replace(figures={"held_out": ModelFigures(4, 1.0), "later": ModelFigures(4, 0.75)})
+    assert sure.doubt() is None  # p = 9 / 2^8 for 7 of 8
+
+
+def test_random_answers_are_warned_of_and_refused_with_strict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, model = tmp_path / "pairs.jsonl", tmp_path / "model.safetensors"
+    options = [*small_options(), "--set", "preferences.judge.mistakes=0.49"]
+    assert main(["--mode", "prefer", "--judge", "log-growth", "--pairs", "30", "--output", str(pairs), *options]) == 0
+    assert "exists already" in refusal(capsys, "--mode", "prefer", "--judge", "calmar", "--output", str(pairs))
+    command = ["--mode", "prefer", "--learn", str(pairs), "--output", str(model), *options]
+    assert "nothing was written (--strict)" in refusal(capsys, *command, "--strict")
+    assert not model.exists()
+    assert main(command) == 0
+    assert "warning: " in capsys.readouterr().out
+    assert "guessing" in read_tensors(model)[1]["report"]["warning"]
 
 
 Learn = Callable[..., tuple[ExpertPolicy, LearningReport]]

@@ -11,8 +11,10 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -191,6 +193,27 @@ def test_a_page_is_not_read_under_another_name_or_by_other_machines(client: Clie
         socket.create_connection(("127.0.0.2", client.port), timeout=5).close()
 
 
+def test_a_browser_that_goes_away_leaves_no_traceback(
+    tmp_path: Path, questions: Questions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, gone = threading.Event(), threading.Event()
+
+    def page(*_: object, **__: object) -> str:
+        asked.set()
+        gone.wait(20)
+        return "x" * 50_000_000
+
+    with served(tmp_path / "pairs.jsonl", questions) as server:
+        assert Client(server.server_port).send()[0] == 200  # the server runs, with the page of `served`
+        server.page, server.daemon_threads = page, False  # so that closing waits for the answer
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+            connection.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+            assert asked.wait(20)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.set()
+    assert capsys.readouterr().err == ""
+
+
 def test_an_answer_that_cannot_be_written_is_not_lost_silently(client: Client, tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").mkdir()
     status, answer = client.act(0, "left")
@@ -227,7 +250,7 @@ def test_both_paths_are_drawn_on_one_scale(
         (("--ask", "--judge", "calmar", "--output", "x"), "one of --ask, --judge and --learn"),
         (("--output", "x"), "name the file of your answers after --ask"),
         (("--judge", "calmer", "--output", "x"), "did you mean calmar?"),
-        (("--judge", "calmar"), "--judge needs --output with the file to write"),
+        (("--judge", "calmar"), "need --output with the file to write"),
         (("--judge", "calmar", "--output", "x", "--set", "preferences.judge.rules=[beauty]"), "a rule is one of"),
         (("--judge", "calmar", "--output", "x", "--port", "1"), "--port belongs to --ask"),
         (("--learn", "a.jsonl", "--output", "x", "--open"), "--open belongs to --ask"),

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from finflow.cli import main
+from finflow.cli.output import show_audit
 from finflow.config import FeaturesConfig, dump_config, load_config
 from finflow.errors import FinflowError, MarketError
 from finflow.market.features.feature_set import compute_features
@@ -20,7 +21,7 @@ from finflow.strategies.classical import NAMED, EqualWeight
 from finflow.training.audit import configuration_audit as auditing
 from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.configuration_audit import audit_configuration
-from finflow.training.audit.look_ahead import FOREKNOWLEDGE, Finding, Probe, verdict_of
+from finflow.training.audit.look_ahead import FOREKNOWLEDGE, LEAK, NOTED, Finding, Probe, verdict_of
 from finflow.training.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
 from finflow.training.data.training_data import prepare
 from tests.commands import refusal
@@ -314,6 +315,16 @@ def test_single_bars_cover_a_month_of_every_window_and_notable_days(tiny: Make) 
     assert any(340 + int(inside.argmin()) in run for run in bars)
 
 
+def test_one_leak_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    days = [np.datetime64("2011-01-03") + number for number in range(9)]
+    leaks = [Finding("features", kind, tuple(days[at:]), 9, LEAK, 1.0, f"at {at}") for at, kind in enumerate(SHOCKS)]
+    show_audit([*leaks[::-1], Finding("features", "opened", (days[0],), 0, NOTED, where="reads a file")])
+    first, *others = SHOCKS
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("    ")]
+    leak = f"    {first}: LEAK: at 0; and with {', '.join(others)}: 9 dates from 2011-01-03"
+    assert said == [leak, "    opened: note: reads a file"]
+
+
 @pytest.mark.usefixtures("own")
 def test_the_mode_prints_a_table_and_ends_with_0_when_clean(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
     Path("tiny.yaml").write_text(dump_config(tiny()), "utf-8")
@@ -378,7 +389,7 @@ def test_a_feature_that_cannot_be_used_is_refused(path: str, words: str, tiny: M
     ("extra", "words"),
     [
         ("label", "package.module:function is needed"),
-        ("mine:label@speed", "the lens must be one of volatility, correlation, momentum, defensive, growth"),
+        ("mine:label@speed", "the expert must be one of volatility, correlation, momentum, defensive, growth"),
         ("mine:label yours:label", "two functions of one name"),
     ],
 )

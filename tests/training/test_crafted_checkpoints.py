@@ -157,7 +157,9 @@ def test_the_cases_above_are_crafted_from_one_that_is_taken(desk: Path) -> None:
 
 
 def test_inspect_shows_what_is_held(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counters = read_checkpoint(desk / "run").counters
+    counters, reports = read_checkpoint(desk / "run").counters, desk / "run" / "reports"
+    reports.mkdir(exist_ok=True)
+    (reports / "metrics.json").write_text('{"verdict": {"beats_equal_weight": "no"}}')
     for given in (["run"], ["run/models/checkpoint_latest.safetensors"], ["--resume", "run"]):
         assert main(["--mode", "inspect", *given]) == 0
         shown = capsys.readouterr().out
@@ -167,6 +169,9 @@ def test_inspect_shows_what_is_held(desk: Path, capsys: pytest.CaptureFixture[st
             f"online phase, update {counters['update']} ({counters['phase_update']} of the phase)",
             "best by validation: ",
             "bcell/policy ",
+            "market: csv, 4 assets (A, B, C, D), 2009-06-01 to 2012-02-03",
+            "verdict: beats equal weight: no (reports/report.html)",
+            "  holds ",
         ):
             assert words in shown
 

@@ -24,7 +24,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from finflow.config import Config, config_hash, hyperparameters, load_config
 from finflow.errors import CheckpointError, ConfigError, OutputError
-from finflow.training.logs.progress_display import ProgressDisplay
+from finflow.training.logs.progress_display import ProgressDisplay, remaining_seconds
 from finflow.training.logs.run_log import RunLog
 from finflow.training.logs.trackers import WandbRun, check_tracker
 from tests.training.whole_trainings import Make, train_through
@@ -212,8 +212,9 @@ def test_the_speed_is_that_of_the_last_half_minute_and_of_no_step_before_a_resum
     clock, stream = Clock(), io.StringIO()
     with ProgressDisplay(stream=stream, interval=25.0, clock=clock) as progress:
         progress.start_phase("offline", total=1000, done=900)
-        clock.now = 25.0
-        progress.advance(25)
+        for _ in range(25):
+            clock.now += 1.0
+            progress.advance()
         progress.end_phase()
         progress.start_phase("online", total=10_000)
         for second in range(100):
@@ -222,6 +223,29 @@ def test_the_speed_is_that_of_the_last_half_minute_and_of_no_step_before_a_resum
     assert "online: 6,000 of 10,000  60 %  20 steps/s" in stream.getvalue()
     assert "offline: 925 of 1,000  92 %  1.0 steps/s  1:15 min left" in stream.getvalue()
     assert "offline: 25 steps in 25 s" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        [20.0] + [0.2] * 199,  # the first step loads what the others only use
+        [2.0] * 5 + [0.25] * 195,
+        [0.1] * 199 + [0.2],
+        [0.2, 0.2, 3.0] * 66,
+    ],
+)
+def test_a_remaining_time_is_right_within_a_factor_of_two_or_not_shown(seconds: list[float]) -> None:
+    clock, told = Clock(), list[tuple[float, float]]()
+    with ProgressDisplay(stream=io.StringIO(), clock=clock) as progress:
+        progress.start_phase("offline", total=len(seconds))
+        for step, one in enumerate(seconds, 1):
+            clock.now += one
+            progress.advance()
+            if (left := remaining_seconds(progress._reports, len(seconds))) is not None and left > 0.0:
+                told.append((left, sum(seconds[step:])))
+    wrong = [(left, true) for left, true in told if not 0.45 * true <= left <= 2.2 * true and true > 5.0]
+    assert told
+    assert wrong == []
 
 
 def test_a_terminal_shows_a_bar_and_keeps_messages() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shlex
 import shutil
 import zlib
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ from finflow.config import (
     replace_values,
 )
 from finflow.config.loading import values_by_key
-from finflow.errors import ConfigError
+from finflow.errors import ConfigError, command
 from finflow.experiments.tuning.trial_store import LOST, TrialStore, open_store
 from finflow.experiments.tuning.trial_training import TrialContext, trial_context
 from finflow.files import LOCK, check_writable, exclusively, write_atomically
@@ -47,7 +46,7 @@ from finflow.training.trainer import new_run_folder
 STUDIES = "studies"
 SCRATCH = "scratch"
 LONGEST_RETURNS = 1 << 26  # bytes: a short text may unpack to any length
-HEAD = "# A search for better values; it continues with: python main.py --mode tune --resume {folder}\n"
+HEAD = "# A search for better values; it continues with: {command}\n"
 
 Value: TypeAlias = bool | int | float | str
 Distribution: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
@@ -168,7 +167,7 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
         store = open_study(config, folder, context, _initial_values(config, space) if new else None)
         config = replace_values(config, {"tune.name": store.study.study_name})
         with exclusively(folder / LOCK):
-            head = HEAD.format(folder=shlex.quote(str(folder)))
+            head = HEAD.format(command=command("tune", "--resume", folder))
             write_atomically(folder / STUDY, head + dump_config(config), mode=0o600)
             if not new:
                 store.fill({})

@@ -7,7 +7,6 @@ compared with its record bit for bit.
 from __future__ import annotations
 
 import math
-import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from finflow.config import Config, changed_config
-from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, one_line
+from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, command, one_line
 from finflow.experiments.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tasks import ComputeResources, Task, connected, run_tasks
 from finflow.experiments.tuning.study import (
@@ -95,12 +94,12 @@ def tune(
 
 
 def _resume_hint(tuning: Tuning) -> str:
-    command = f"python main.py --mode tune --resume {shlex.quote(str(tuning.folder))}"
+    goes_on = command("tune", "--resume", tuning.folder)
     try:
         counts = tuning.store.counts
     except ConfigError:  # the command is shown even where the storage is lost
-        return f"stopped; to continue: {command}"
-    return f"stopped; {counts.finished} of {counts.all} trials are over; to continue: {command}"
+        return f"stopped; to continue: {goes_on}"
+    return f"stopped; {counts.finished} of {counts.all} trials are over; to continue: {goes_on}"
 
 
 def _check_reach(config: Config, resources: ComputeResources) -> None:
@@ -239,7 +238,7 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     lines = [
         f"{counts.all} trials: {counts.complete} completed, {counts.pruned} stopped early, {counts.failed} failed",
         f"best: trial {best.number}, {describe_outcome(best, tuning.context.config.tune.objective)}",
-        f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / BEST))}",
+        f"to train with it: {command('train', '--config', tuning.folder / BEST)}",
     ]
     return StudyOutcome(tuning.folder, report, lines)
 

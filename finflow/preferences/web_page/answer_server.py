@@ -14,13 +14,14 @@ import functools
 import hmac
 import json
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -259,6 +260,11 @@ class AnswerServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Show the traceback of a fault; a browser that went away during a request is none."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def serve(self, session: AnswerSession, page: Callable[..., str]) -> None:
         """Serve a session until Ctrl-C, on pages of `page_html`; an answer that is being written then is finished."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import Tensor
 
 from finflow.agent.learners.bcell import LEARNER, PREFIX, SavedAgent
+from finflow.agent.networks.decision import Blend, describe_holding
 from finflow.config import LENSES, Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
@@ -68,7 +69,7 @@ class _Shape(_Checked):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if any(not lens or max(lens) >= self.n_asset_features for lens in self.lenses):
-            raise ValueError("a lens reads features that there are not")
+            raise ValueError("an expert reads features that there are not")
         return self
 
 
@@ -285,6 +286,7 @@ def _inspect(path: Path) -> Inspection:
         f"  {counters['phase']} phase, update {counters['update']:,} ({counters['phase_update']:,} of the phase), "
         f"vector step {counters['vector_step']:,}",
         f"  best by validation: {'none yet' if score is None else f'{score:.6g} at update {update}'}",
+        f"  {describe_holding(Blend.from_tensor(checkpoint.agent.tensors.get('blend')))}",
         f"  configuration {facts['config_hash'][:16]}, prices {facts['market'][:16]}",
         f"  networks of width {shape['hidden']} on {shape['n_asset_features']} features of an asset and "
         f"{shape['n_market_features']} of the market",

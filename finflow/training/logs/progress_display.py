@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TextIO
 
 from rich.console import Console
@@ -19,6 +19,9 @@ Fact = float | int | str | None
 _WORDS = {"sharpe": "validation Sharpe"}
 _RATE_WINDOW = 30.0  # seconds that the speed is measured over
 _REDRAW = 0.2  # seconds between two drawings of the live line
+_FEWEST = 10  # reports of a phase before a remaining time is shown
+_MOST_REPORTS = 512  # that are kept; of more, every second one
+_AGREEMENT = 2.0  # factor between speeds beyond which none of them tells what comes
 
 
 class ProgressDisplay:
@@ -44,6 +47,7 @@ class ProgressDisplay:
         self.console_log, self._interval, self._clock = console_log, interval, clock
         self._task: Task | None = None
         self._last_line = self._last_draw = float("-inf")
+        self._reports: list[tuple[float, float]] = []  # of the phase: time, and steps that are done
         console = Console(file=self._stream, highlight=False, markup=False)
         self._live = self._stream.isatty() and not console.is_dumb_terminal
         columns = (TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.percentage:>3.0f} %"))
@@ -75,6 +79,7 @@ class ProgressDisplay:
         self._bar.add_task(name, total=total, completed=done, shown="", facts={}, done_before=done)
         self._task = self._bar.tasks[-1]
         self._bar.advance(self._task.id, 0)  # the speed is measured from here on
+        self._reports = [(self._clock(), float(done))]
 
     def advance(self, n: int = 1, **facts: Fact) -> None:
         """Count `n` more steps; facts are shown until replaced."""
@@ -84,13 +89,25 @@ class ProgressDisplay:
         self._bar.advance(task.id, n)
         task.fields["facts"] |= {name: value for name, value in facts.items() if value is not None}
         now, total = self._clock(), task.total or 0.0
+        if len(self._reports) > _MOST_REPORTS:
+            del self._reports[1::2]
+        self._reports.append((now, task.completed))
         if now - self._last_line >= self._interval:
             self._last_line = now
-            line = f"{task.description}: {task.completed:,.0f} of {total:,.0f}  {task.percentage:.0f} %  {_words(task)}"
-            self.note(line.rstrip(), quiet_when_live=True)
+            line = f"{task.description}: {task.completed:,.0f} of {total:,.0f}  {task.percentage:.0f} %"
+            self.note(f"{line}  {self._words(task)}".rstrip(), quiet_when_live=True)
         if self._live and now - self._last_draw >= _REDRAW:
             self._last_draw = now
-            self._bar.update(task.id, shown=_words(task), refresh=True)
+            self._bar.update(task.id, shown=self._words(task), refresh=True)
+
+    def _words(self, task: Task) -> str:
+        """Speed over the last half minute, once it is known, time left and facts of a phase."""
+        parts, rate, left = [], task.speed or 0.0, remaining_seconds(self._reports, task.total or 0.0)
+        if rate > 0.0:
+            parts.append(f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.1f} steps/s")
+        if left is not None:
+            parts.append(f"{duration(left)} left")
+        return "  ".join([*parts, *described(task.fields["facts"])])
 
     @property
     def total(self) -> int:
@@ -125,13 +142,20 @@ class ProgressDisplay:
             self.console_log(text)
 
 
-def _words(task: Task) -> str:
-    """Speed, time left and facts of a phase; the speed over the last half minute, once it is known."""
-    parts, rate = [], task.speed or 0.0
-    if rate > 0.0:
-        parts.append(f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.1f} steps/s")
-        parts.append(f"{duration((task.remaining or 0.0) / rate)} left")
-    return "  ".join([*parts, *described(task.fields["facts"])])
+def remaining_seconds(reports: Sequence[tuple[float, float]], total: float) -> float | None:
+    """Seconds that a phase still takes, by the speed of its last quarter so far; None where that is not known.
+
+    ``reports``: times, and the steps that were done then. The first steps may be slower than all that follow, so the
+    speeds of the last quarter of the time, the last half and the whole must agree within a factor of two.
+    """
+    (now, done), speeds = reports[-1], []
+    elapsed = now - reports[0][0]
+    if len(reports) <= _FEWEST:
+        return None
+    for share in (0.25, 0.5, 1.0):
+        since, then = next(one for one in reports if one[0] >= now - share * elapsed)
+        speeds.append((done - then) / (now - since) if now > since else 0.0)
+    return (total - done) / speeds[0] if 0.0 < max(speeds) <= _AGREEMENT * min(speeds) else None
 
 
 def described(facts: Mapping[str, Fact]) -> list[str]:
