@@ -159,6 +159,16 @@ def _finding(results: Results) -> Headline:
         f"Other strategies or agents that read this test window before: {data.tries.others}. Configurations that the "
         f"judged one was chosen among: {data.tries.configurations}. Tries that deflate: {data.tries.total}."
     )
+    own, scale = 0.0 if verdict is None else verdict.active_sharpe, math.sqrt(data.agent.bars_per_year)
+    if (dominating := data.tries.dominating(own / scale)) is not None:
+        readings += (
+            f" The spread of their Sharpe ratios over equal weight is mostly that of {dominating[0]} "
+            f"({dominating[1] * scale:.1f} a year)."
+        )
+    if data.tries.leaks:
+        readings += (
+            f" Counted, and left out of that spread, since an audit found a leak: {'; '.join(data.tries.leaks)}."
+        )
     return Headline(
         "",
         title,
