@@ -68,7 +68,11 @@ def run_audit(given: argparse.Namespace) -> None:
     from finflow.training.audit.look_ahead import verdict_of
 
     findings = audit_configuration(config, given.strategy or (), given.resume)
+    from finflow.training.judging.evaluations import mark_leaks
+
     show_audit(findings)
+    for line in mark_leaks(config, findings, given.strategy or (), given.resume):
+        print(line)
     if complaint := verdict_of(findings):
         raise FinflowError(complaint)
 

@@ -161,8 +161,9 @@ def test_the_verdict_comes_first_with_its_reasons() -> None:
     unclear = said("not shown", True, False)
     assert "<h2>Beats equal weight: not shown</h2>" in unclear
     assert "<li>✓ test 0 said −0.5</li><li>✗ test 1 said −0.5</li>" in unclear
-    assert "read this test window before: 2. Configurations that the judged one was chosen among: 3." in unclear
-    assert "Tries that deflate: 5." in unclear
+    first, last = results.data.agent.dates[[0, -1]]
+    window = f"read the test window, {first} to {last}, before: 2."
+    assert f"{window} Configurations that the judged one was chosen among: 3. Tries: 5." in unclear
     assert "Beats equal weight: yes" in said("yes", True, True)
     assert "promises nothing about the future" in said("yes", True, True)
     assert "Beats equal weight: no<" in said("no", False)

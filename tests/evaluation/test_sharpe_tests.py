@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -223,10 +224,26 @@ def test_the_same_policy_judged_again_is_no_other_try() -> None:
         reading("b", active=0.02),
         reading("c", active=None),
     ]
-    assert tries_of(on_file, "a", 1) == Tries(configurations=1, others=2, sharpes=(0.02,))
+    assert tries_of(on_file, "a", 1) == Tries(configurations=1, others=2, sharpes=(0.02,), names=("finflow",))
     assert tries_of(on_file, "new", 5).total == 8
     assert tries_of([], "new", 1) == Tries()
     assert Tries().total == 1
+
+
+def test_an_audited_leak_counts_and_does_not_widen_the_spread() -> None:
+    """A strategy that saw tomorrow had 3.3 a bar: every later deflated ratio was 0.000, and no report named it."""
+    honest = [replace(reading(f"rule {n}", active=0.01 * n), name=f"rule {n}") for n in range(4)]
+    cheat = replace(reading("cheat", active=3.3), name="cheat")
+    spoilt = tries_of([*honest, cheat], "new", 1)
+    assert spoilt.total == 6
+    assert spoilt.dominating(0.02) == ("cheat", 3.3)
+    marked = tries_of([*honest, cheat, replace(cheat, active_sharpe=None, leak="row 3 of 2020-01-06")], "new", 1)
+    assert marked.total == 6
+    assert marked.leaks == ("cheat (row 3 of 2020-01-06)",)
+    assert marked.dominating(0.02) is None
+    assert marked.variance(0.02, 1000) == 1.0 / 999
+    assert spoilt.variance(0.02, 1000) > 1.5
+    assert tries_of([replace(cheat, leak="x")], "new", 1) == Tries()  # an audit alone is no try
 
 
 def test_a_try_counts_at_least_as_much_as_luck_alone_would_move_it() -> None:

@@ -227,6 +227,10 @@ def test_a_walk_forward_has_a_verdict_on_all_its_years(
     assert found["verdict"]["active_sharpe"] == pytest.approx(expected, rel=1e-9)
     assert fits_schema(content) == []
     assert found["verdict"]["days"] == content["window"]["days"] == len(paths)
+    page = (folder / "reports" / "report.html").read_text("utf-8")  # the ledger has readings of the test window alone
+    assert f"The judged days, {paths.index[0]} to {paths.index[-1]}, lie before the test window: how often they" in page
+    assert "read the test window" not in page
+    assert not (tmp_path / "logs" / "readings.jsonl").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,16 @@ import pytest
 
 from finflow.cli.output import summary_lines
 from finflow.config import EnvConfig, EvaluationConfig, MarketConfig, config_hash, load_config
-from finflow.errors import ConfigError, EvidenceError
+from finflow.errors import ConfigError, EvidenceError, FinflowError, refuse
 from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, compute_results
-from finflow.evaluation.statistics.significance_tests import readings_of
+from finflow.evaluation.statistics.significance_tests import Tries, readings_of
 from finflow.strategies.classical import COMPARED, NAMED, EqualWeight, Momentum, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, equal_weights
+from finflow.training.audit.look_ahead import Finding
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import evaluations, held_out
 from finflow.training.judging.evaluations import strategy_identity
@@ -208,6 +209,39 @@ def test_every_strategy_that_is_judged_counts_once(tiny: Make, tmp_path: Path, r
     assert reports[1].tries.sharpes == (kept[0].active_sharpe,)
     assert kept[0].window == (str(reports[0].agent.dates[0]), str(reports[0].agent.dates[-1]))
     assert "equal-weight" in kept[0].compared
+
+
+@pytest.mark.usefixtures("no_sections")
+def test_a_failed_evaluation_stays_a_try_without_a_figure(
+    tiny: Make, reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny()
+    with monkeypatch.context() as patch:
+        patch.setattr(held_out, "tables_of", lambda *_: refuse(True, "weights that are not finite"))
+        with pytest.raises(FinflowError, match="not finite"):
+            evaluations.backtest_strategies(config, ["momentum"])
+    evaluations.backtest_strategies(config, ["buy-and-hold"])
+    assert reports[-1].tries == Tries(configurations=1, others=1)
+
+
+@pytest.mark.usefixtures("no_sections")
+def test_a_leak_that_an_audit_finds_is_named_in_later_reports(
+    tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from finflow.strategies.strategy import equal_weights\n"
+        "class Rule:\n    name = 'mine'\n    def decide(self, seen):\n        return equal_weights(seen.listed)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = tiny()
+    evaluations.backtest_strategies(config, ["mine:Rule"])
+    day = np.datetime64("2020-01-06")
+    found = [Finding("strategy mine:Rule", "replaced", (day,), 1, "LEAK", 0.3, "decision of 2020-01-06")]
+    (line,) = evaluations.mark_leaks(config, found, ["mine:Rule"], None)
+    assert line.startswith("mine:Rule is marked as a leak in ")
+    outcome = evaluations.backtest_strategies(config, ["momentum"])
+    page = outcome.report.read_text("utf-8")
+    assert "since an audit found a leak: mine:Rule (decision of 2020-01-06)" in page
 
 
 @pytest.mark.usefixtures("no_sections")

@@ -155,10 +155,21 @@ def _finding(results: Results) -> Headline:
         )
         for heading, cell in columns_of(Metrics, names=("annual_return", "sharpe", "max_drawdown", "annual_turnover"))
     ]
+    first, last, tries = data.agent.dates[0], data.agent.dates[-1], data.tries
     readings = (
-        f"Other strategies or agents that read this test window before: {data.tries.others}. Configurations that the "
-        f"judged one was chosen among: {data.tries.configurations}. Tries that deflate: {data.tries.total}."
+        f"Other strategies or agents that read the test window, {first} to {last}, before: {tries.others}."
+        if data.in_ledger
+        else f"The judged days, {first} to {last}, lie before the test window: how often they were read is not counted."
     )
+    readings += f" Configurations that the judged one was chosen among: {tries.configurations}. Tries: {tries.total}."
+    own, scale = 0.0 if verdict is None else verdict.active_sharpe, math.sqrt(data.agent.bars_per_year)
+    if (dominating := tries.dominating(own / scale)) is not None:
+        readings += (
+            f" The spread of their Sharpe ratios over equal weight is mostly that of {dominating[0]} "
+            f"({dominating[1] * scale:.1f} a year)."
+        )
+    if tries.leaks:
+        readings += f" Counted, and left out of that spread, since an audit found a leak: {'; '.join(tries.leaks)}."
     return Headline(
         "",
         title,

@@ -100,6 +100,8 @@ class ReportData:
         Provenance and settings to print, in this order, and limits of the data, a sentence each.
     tries
         Tries on the panel so far.
+    in_ledger
+        False where the judged days lie before the test window, whose readings alone the ledger has.
     patient
         Equal weight rebalanced once a month, over the same days, for the verdict.
     unjudged
@@ -122,6 +124,7 @@ class ReportData:
     sections: tuple[Section, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     tries: Tries = field(default_factory=Tries)
+    in_ledger: bool = True
     patient: Backtest | None = None
     unjudged: str = ""
     events: tuple[Mapping[str, object], ...] | None = None

@@ -224,7 +224,9 @@ class Reading:
     configuration, configurations
         Hash of the configuration, and how many it was chosen among, as it says.
     active_sharpe
-        Sharpe ratio of its return over equal weight's, a bar; None where there was none.
+        Sharpe ratio of its return over equal weight's, a bar; None where there was none, or no figure was shown.
+    leak
+        Reason why an audit found that what is judged looks ahead; such a line is no reading.
     date
         In UTC (ISO 8601).
     """
@@ -239,6 +241,7 @@ class Reading:
     active_sharpe: float | None
     run: str
     date: str
+    leak: str = ""
 
 
 _READING = TypeAdapter(Reading)
@@ -254,13 +257,26 @@ class Tries:
         Those that the judged one was chosen among, itself included.
     others
         Other strategies or agents whose readings of the same panel's test window are on file.
-    sharpes
-        Active Sharpe ratios (a bar) of the others, as far as they are known.
+    sharpes, names
+        Active Sharpe ratios (a bar) of the others, as far as they are known and no audit found a leak; their names.
+    leaks
+        Others that an audit found to look ahead, each with the reason: they count, and their ratios do not.
     """
 
     configurations: int = 1
     others: int = 0
     sharpes: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
+    leaks: tuple[str, ...] = ()
+
+    def dominating(self, own: float) -> tuple[str, float] | None:
+        """Name and ratio (a bar) of the try without which the variance would be less than half; None without one."""
+        known = np.array([own, *self.sharpes])
+        if len(known) < 3:
+            return None
+        rest = [float(np.delete(known, place).var(ddof=1)) for place in range(1, len(known))]
+        place = int(np.argmin(rest))
+        return (self.names[place], self.sharpes[place]) if rest[place] < 0.5 * float(known.var(ddof=1)) else None
 
     @property
     def total(self) -> int:
@@ -305,12 +321,16 @@ def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
 
 def tries_of(readings: Sequence[Reading], judged: str, configurations: int) -> Tries:
     """Tries to deflate by, from the readings of a panel; earlier ones of what is judged now are no other try."""
-    others = {reading.judged: reading for reading in readings if reading.judged != judged}
-    known = [reading.active_sharpe for reading in others.values()]
+    leaks = {reading.judged: f"{reading.name} ({reading.leak})" for reading in readings if reading.leak}
+    others = {reading.judged: reading for reading in readings if reading.judged != judged and not reading.leak}
+    known = [(reading.active_sharpe, reading.name) for reading in others.values() if reading.judged not in leaks]
+    finite = [(value, name) for value, name in known if value is not None and math.isfinite(value)]
     return Tries(
         configurations=configurations,
         others=len(others),
-        sharpes=tuple(value for value in known if value is not None and math.isfinite(value)),
+        sharpes=tuple(value for value, _ in finite),
+        names=tuple(name for _, name in finite),
+        leaks=tuple(reason for one, reason in leaks.items() if one in others),
     )
 
 

@@ -103,6 +103,7 @@ class ProtocolJob(Job):
             sections=tuple(sections),
             files={PATHS: table.to_csv(lineterminator="\n").encode()},
             tries=tries,
+            in_ledger=False,
             patient=patient,
             unjudged=NO_VERDICT_ON_PATHS if self.protocol == "cpcv" else "",
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import platform
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ from finflow.evaluation.statistics.significance_tests import (
 from finflow.files import check_writable
 from finflow.ledger.costs import costs_of
 from finflow.market.bar_frequency import bar_rhythm
-from finflow.market.panel import MarketPanel
+from finflow.market.panel import MarketPanel, split_panel
 from finflow.market.plausibility.checks import find_implausible
 from finflow.market.plausibility.finding import in_sentence
 from finflow.market.plausibility.price_notes import cash_rate, price_notes
@@ -114,29 +115,29 @@ def judge_held_out(
     known = score_runs(process, window, played, best) if best is not None else None
     runs = (*played, *(one for one in index if one.name not in compared))
     context = ComparisonContext(process, window, compared, played[: len(compared)])
-    tries = count_reading(config, panel.sha256, identity, runs, folder)
-    return report_on(
-        config,
-        folder,
-        runs,
-        title=f"{context.judged} on {universe}",
-        training=training if training is not None else pd.DataFrame(),
-        facts={**(facts or {}), **provenance(config, panel, windows)},
-        notes=(*_limits(training_data, runs, len(members)), *unknown),
-        optimum=known,
-        experts=alone,
-        sections=(
-            *sections,
-            *_ensemble(context, played, agents, best, config),
-            *_explanations(context, training_data, policy),
-            *sections_of_training(training),
-            *sections_of(context, split, config, sweeps),
-        ),
-        files=tables_of(context, tuple(makers)),
-        tries=tries,
-        patient=patient,
-        events=events,
-    )
+    with counted_reading(config, panel.sha256, identity, runs, folder) as tries:
+        return report_on(
+            config,
+            folder,
+            runs,
+            title=f"{context.judged} on {universe}",
+            training=training if training is not None else pd.DataFrame(),
+            facts={**(facts or {}), **provenance(config, panel, windows)},
+            notes=(*_limits(training_data, runs, len(members)), *unknown),
+            optimum=known,
+            experts=alone,
+            sections=(
+                *sections,
+                *_ensemble(context, played, agents, best, config),
+                *_explanations(context, training_data, policy),
+                *sections_of_training(training),
+                *sections_of(context, split, config, sweeps),
+            ),
+            files=tables_of(context, tuple(makers)),
+            tries=tries,
+            patient=patient,
+            events=events,
+        )
 
 
 def backtest_window(
@@ -279,14 +280,17 @@ def ledger_of(config: Config) -> Path:
     return config.output.readings or config.output.logs_dir / FILE
 
 
-def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backtest], folder: Path) -> Tries:
-    """Record that the test window was read, and say what had been tried on it before.
+@contextmanager
+def counted_reading(config: Config, panel: str, judged: str, runs: Sequence[Backtest], folder: Path) -> Iterator[Tries]:
+    """Record that the test window was read, and give what had been tried on it before.
 
-    Raises EvidenceError, OutputError if the ledger is damaged, or cannot be written.
+    A reading that ends in an error showed no figure: it stays a try, and its Sharpe ratio is taken back. So it is where
+    the account grew beyond all numbers. Raises EvidenceError, OutputError if the ledger is damaged, or cannot be
+    written.
     """
     path, first, active_sharpe = ledger_of(config), runs[0], None
     before = readings_of(path, panel)
-    for baseline in (run for run in runs[1:] if run.name == BASELINE):
+    for baseline in (run for run in runs[1:] if run.name == BASELINE and np.isfinite(first.wealth).all()):
         with suppress(EvidenceError):
             active_sharpe = track_of(first.returns - baseline.returns).sharpe
     reading = Reading(
@@ -302,4 +306,20 @@ def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backte
         date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
     record(path, reading)
-    return tries_of(before, judged, config.evaluation.configurations_tried)
+    try:
+        yield tries_of(before, judged, config.evaluation.configurations_tried)
+    except Exception:
+        if not any(one.judged == judged and one.active_sharpe is not None for one in before):
+            record(path, replace(reading, active_sharpe=None))
+        raise
+
+
+def mark_leak(config: Config, panel: MarketPanel, judged: str, name: str, reason: str) -> None:
+    """Record in the ledger that an audit found a leak in what a hash of code or weights stands for."""
+    split = split_panel(panel, config.market)
+    window = (str(panel.dates[split.validation_end]), str(panel.dates[split.test_end - 1]))
+    when, tried = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), config.evaluation.configurations_tried
+    seen = panel.until(split.test_end).sha256
+    record(
+        ledger_of(config), Reading(seen, judged, name, (), config_hash(config), tried, window, None, "", when, reason)
+    )
