@@ -157,7 +157,7 @@ def types_of(key: str) -> list[Any]:
 def allowed_values(key: str) -> str:
     """Describe the values that a key may hold."""
     types = types_of(key)
-    choices = [kind for kind in types if isinstance(kind, str)]
+    choices = [str(kind) for kind in types if isinstance(kind, str | int)]
     words = ["one of " + ", ".join(choices)] if choices else []
     bounds = _bounds([*KEYS[key].metadata, *_metadata(KEYS[key].annotation)])
     words += [_WORDS[kind] + (bounds if kind in (int, float) else "") for kind in types if kind in _WORDS]

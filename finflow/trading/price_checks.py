@@ -15,7 +15,7 @@ from finflow.config import Config
 from finflow.errors import ConfigError, MarketError, first_few, refuse
 from finflow.market.bar_frequency import BARS_PER_YEAR, CALENDAR, WEEKLY, bars_per_year
 from finflow.market.panel import MarketPanel
-from finflow.market.plausibility.checks import find_implausible
+from finflow.market.plausibility.checks import DATED, find_implausible
 from finflow.market.plausibility.price_moves import in_words, split_of
 from finflow.market.plausibility.price_notes import describe_halts
 from finflow.trading.decision_page import Check
@@ -246,9 +246,9 @@ def check_jumps(panel: MarketPanel, since: int, train_end: int) -> Check:
 
 
 def check_plausibility(panel: MarketPanel, since: int) -> Check:
-    """Findings of the checks of plausibility on the latest bars, beside jumps."""
+    """Findings of the checks of plausibility that are dated on the latest bars, beside jumps."""
     first = max(0, min(since, panel.n_bars - 1 - LATELY))
-    found = [one for one in find_implausible(panel, first) if one.check not in ("split", "unit")]
+    found = [one for one in find_implausible(panel, first) if one.check in DATED]
     named = [f"{one.check}: {one.ticker} on {one.date}, {one.value}" for one in found]
     return Check("prices", not found, "; ".join(named[:_SHOWN]) or "nothing implausible")
 

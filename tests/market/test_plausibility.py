@@ -20,7 +20,7 @@ from finflow.market.plausibility.finding import in_sentence, in_table
 from finflow.market.plausibility.price_notes import opening_lines
 from finflow.market.sources.panel_loader import load_panel
 from tests.market.fuzzed_files import inspected, readers
-from tests.market.made_price_files import FILES, STOCKS_AND_COIN, PriceFile, changed, closes, scaled
+from tests.market.made_price_files import FILES, STOCKS_AND_COIN, PriceFile, changed, closes, crypto, scaled
 from tests.short_trainings import market_prices
 
 
@@ -235,3 +235,38 @@ def test_findings_are_on_the_terminal(
         (report,) = tmp_path.rglob("report.html")
         assert "as after a split of 4 for 1" in report.read_text("utf-8")
         assert "dividends and splits count only if its prices are adjusted" in report.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (changed(lambda values: np.multiply(values[150:], 100.0, out=values[150:])), "unit AAA .* 1e\\+02"),
+        (closes().assign(No=[*np.arange(1.0, 300.0), np.nan]), "row numbers No"),
+        (crypto().assign(DAI=1.0 + np.random.default_rng(0).normal(0.0, 0.008, 400)), "level DAI .* gross returns"),
+        (closes().assign(NEW=[np.nan] * 250 + [1234.0] * 50), "constant NEW|stale NEW"),
+    ],
+)
+def test_kinds_that_a_second_reader_found_are_said(frame: pd.DataFrame, words: str, tmp_path: Path) -> None:
+    frame.to_csv(tmp_path / "prices.csv")
+    panel = load_panel(MarketConfig(source="csv", path=tmp_path / "prices.csv"))
+    assert re.search(words, " ".join(" ".join(finding) for finding in find_implausible(panel)))
+
+
+def test_marks_after_the_first_lines_count(tmp_path: Path) -> None:
+    """An asset that lists late has its first number after hundreds of lines."""
+    frame = closes().map(lambda value: f"{value:.2f}".replace(".", ","))
+    late = frame.assign(NEW=[""] * 250 + ["1.981"] * 50)
+    late.to_csv(tmp_path / "prices.csv", sep=";")
+    market = MarketConfig(source="csv", path=tmp_path / "prices.csv")
+    with pytest.raises(MarketError, match=r"line 252: 1.981 could be 1981 or 1.981; write"):
+        load_panel(market)
+    frame.assign(NEW=[""] * 250 + ["1.981,50"] * 50).to_csv(tmp_path / "prices.csv", sep=";")
+    assert load_panel(market).close[-1, 3] == 1981.5
+
+
+def test_the_dates_of_a_ticker_that_is_not_held_may_count(tmp_path: Path) -> None:
+    stocks = STOCKS_AND_COIN.assign(COIN2=STOCKS_AND_COIN["COIN"] * 1.1)
+    stocks.to_csv(tmp_path / "prices.csv")
+    given = {"source": "csv", "path": tmp_path / "prices.csv", "tickers": ("COIN", "COIN2")}
+    assert load_panel(MarketConfig(**given, align="AAA")).n_bars == 285
+    assert load_panel(MarketConfig(**given, align="intersection", benchmark="AAA")).n_bars == 285

@@ -6,12 +6,14 @@ import numpy as np
 
 from finflow.market.panel import MarketPanel
 from finflow.market.plausibility.finding import Check, Finding
-from finflow.market.plausibility.price_levels import counters, standing_still
+from finflow.market.plausibility.price_levels import counters, levels, standing_still
 from finflow.market.plausibility.price_moves import jumps
 from finflow.market.plausibility.universe import calendars, doubles, gaps, indices, left_out
 
-CHECKS: tuple[Check, ...] = (left_out, jumps, counters, standing_still, doubles, indices, calendars, gaps)
+CHECKS: tuple[Check, ...] = (left_out, levels, jumps, counters, standing_still, doubles, indices, calendars, gaps)
 
+DATED = ("return", "stale", "calendars", "gap", "end", "empty row")
+"""Findings of a date that are no jumps by a ratio; the others are of a whole series, dated on its last bar."""
 _LOOKED_UP = {
     *(("AAPL", "2000-09-29"), ("AMD", "2002-10-03"), ("BBY", "1991-12-19")),
     *(("RRC", "1990-01-02"), ("RRC", "1990-04-10")),

@@ -11,24 +11,29 @@ from finflow.market.plausibility.finding import Finding, log_moves
 
 _FEWEST = 30  # bars, under which nothing is said of an asset's level
 _AROUND_ONE = (0.5, 2.0)  # where all but one value in a hundred lie
-_LEAST_OF_ALL, _LEAST_OF_ONE = 2e-3, 6e-3  # deviation of gross returns; of one column less may be a stablecoin
+_LEAST_DEVIATION = 4e-3  # of gross returns; a coin that is held at one moves by less
 _PERSISTENT = 0.5  # autocorrelation of the level, which is near one for prices
 _UNLIKELY = 1e-6  # chance, over all bars of an asset, of a run of unchanged prices
 
 
 def with_plausible_levels(panel: MarketPanel) -> MarketPanel:
-    """Return the panel; MarketError for gross returns: values around one, where one says nothing of the next."""
-    columns = {asset: panel.close[panel.listed[:, column], column] for column, asset in enumerate(panel.assets)}
-    suspected = {asset: values for asset, values in columns.items() if _around_one(values)}
-    least = _LEAST_OF_ALL if len(suspected) == panel.n_assets else _LEAST_OF_ONE
-    for asset, values in suspected.items():
-        if values.std() >= least:
-            raise MarketError(
-                f"asset {asset!r} has gross returns, no prices: its values lie around one ({values[0]:g}, "
-                f"{values[1]:g}, {values[2]:g}, ...), and one says nothing of the next; multiply them up to prices, as "
-                "(100 * table.cumprod()) does with pandas"
-            )
+    """Return the panel; MarketError where every asset has gross returns, as `levels` finds them."""
+    found = levels(panel)
+    if len(found) == panel.n_assets:
+        raise MarketError(f"asset {found[0].ticker!r} has {found[0].value}; {found[0].remedy}")
     return panel
+
+
+def levels(panel: MarketPanel) -> list[Finding]:
+    """Assets with gross returns: values around one, where one says nothing of the next; it may be a stablecoin."""
+    findings = []
+    for column, asset in enumerate(panel.assets):
+        values = panel.close[panel.listed[:, column], column]
+        if _around_one(values) and values.std() >= _LEAST_DEVIATION:
+            value = f"gross returns, no prices: {values[0]:g}, {values[1]:g}, {values[2]:g}, ..."
+            remedy = "multiply them up to prices, as (100 * table.cumprod()) does with pandas"
+            findings.append(Finding("level", asset, str(panel.dates[-1]), value, remedy))
+    return findings
 
 
 def _around_one(values: FloatArray) -> bool:

@@ -56,10 +56,10 @@ def jumps(panel: MarketPanel) -> list[Finding]:
 
 
 def _shared(moves: FloatArray, column: int) -> bool:
-    """True where the median of the other assets, of moves (assets,), moved too: in a crash or a boom."""
+    """True where the median of the other assets, of moves (assets,), moved too, and not as a change of unit would."""
     others = np.delete(moves, column)
     others = others[np.isfinite(others)]
-    return len(others) > 0 and abs(float(np.median(others))) >= _MARKET_MOVE
+    return len(others) > 0 and _MARKET_MOVE <= abs(float(np.median(others))) < np.log(10.0)
 
 
 def split_of(move: float, tolerance: float) -> float | None:

@@ -15,7 +15,7 @@ _INDEX, _NAMED_INDEX = (
     0.995,
     0.7,
 )  # correlation with the mean of the other assets, of an index without and with its name
-_INDEX_NAME = re.compile(r"\^.*|.*bench.*|.*index.*|idx|mkt|market|spx|s&?p ?_?500.*|ndx|djia?|msci.*", re.IGNORECASE)
+_INDEX_NAME = re.compile(r"\^.*|.*bench.*|.*index.*|idx|mkt|market|spx|s&?p ?_?500.*|ndx|djia?|msci .+", re.IGNORECASE)
 _FEWEST = 30
 _STEPS, _DAYS = 3.5, 15  # usual steps, and calendar days, beyond which rows are missing between two dates
 _SHOWN = 5

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from finflow.errors import MarketError
 
 _SEPARATORS = (",", ";", "\t", "|")
-_SAMPLE = 200
-"""Lines of a file of prices that show its marks; one that they show between thousands must fit all others."""
+_SAMPLE = 200  # lines that show the decimal mark of a file in which no number may have marks between thousands
+_MAY_BE_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}[.,]\d{3}(?!\d)")
 _NUMBER = re.compile(r"[+-]?(?=[.,]?\d)[\d.,]+")
 _THREE = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # 1.000 is a thousand, or one with three decimals
 
@@ -75,20 +75,20 @@ def marks_of(path: Path, separator: str, skipped: int, numeric: Sequence[int]) -
 
     `MarketError` for a column whose every mark is followed by three digits, and for numbers that contradict the marks.
     """
-    sample = list(islice(_numbers(path, separator, skipped, numeric), _SAMPLE * max(len(numeric), 1)))
+    grouped = _MAY_BE_GROUPED.search(path.read_text("utf-8-sig")) is not None
+    numbers = _numbers(path, separator, skipped, numeric)
+    sample = list(numbers if grouped else islice(numbers, _SAMPLE * max(len(numeric), 1)))
     marks = marks_shown([text for _, _, text in sample], separator)
     if marks.thousands:
-        for line, _, text in _numbers(path, separator, skipped, numeric):
+        for line, _, text in sample:
             if not marks.fits(text):
                 says = (
                     f"other numbers of the file have {marks.thousands!r} between thousands, and {text!r} does not fit"
                 )
                 raise MarketError(f"{path}, line {line}: {says}; write numbers without marks between thousands")
         return marks
-    suspected = [column for column in numeric if ambiguity([text for _, at, text in sample if at == column])]
-    cells = list(_numbers(path, separator, skipped, suspected)) if suspected else []
-    for column in suspected:
-        own = [(line, text) for line, at, text in cells if at == column]
+    for column in numeric if grouped else ():
+        own = [(line, text) for line, at, text in sample if at == column]
         if (found := ambiguity([text for _, text in own])) is not None:
             raise MarketError(
                 f"{path}, line {own[found[0]][0]}: {found[1]}, as with every value of column {column + 1}"

@@ -49,8 +49,8 @@ def load_panel(config: MarketConfig) -> MarketPanel:
         return with_plausible_levels(assemble(download_prices(config), config))
     if config.path is None:
         raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
-    benchmark_too = [] if config.benchmark is None else [config.benchmark]
-    wanted = None if config.tickers is None else {*config.tickers, *benchmark_too}
+    others = {config.benchmark or config.align, config.align}
+    wanted = None if config.tickers is None else {*config.tickers, *others}
     prices = read_prices(config.path, config.source, wanted, config.auto_adjust, config.dividends == "cash")
     try:
         return with_plausible_levels(assemble(prices, config))
@@ -85,7 +85,8 @@ def assemble(prices: SourcePrices, config: MarketConfig) -> MarketPanel:
         kept = dates >= np.datetime64(config.start, "D")
         if len(dates) and not kept.any():
             raise MarketError(f"market.start is {config.start}, but the data ends on {dates.max()}")
-    priced = close.reindex(columns=[*names, *([config.align] if config.align in columns else [])]).notna().to_numpy()
+    besides = benchmark if config.align == "intersection" else config.align if config.align in columns else None
+    priced = close.reindex(columns=[*names, *([besides] if besides else [])]).notna().to_numpy()
     counted = kept & _counted(priced, config)
     fields = {key: table.reindex(columns=names).to_numpy(np.float64) for key, table in prices.tables.items()}
     if "dividends" in fields:

@@ -213,11 +213,12 @@ def _sheet(
 
 
 def _counts_rows(cells: pd.Series[Any], column: tuple[str, str]) -> bool:
-    """True of integers that rise by one each row: in ten rows or more, or from 0 or 1 on in a column without a name."""
-    if column[0] or not pd.api.types.is_integer_dtype(cells.dtype) or len(cells) < 2:
+    """True of numbers that rise by one each row: in ten rows or more, or from 0 or 1 on in a column without a name."""
+    if column[0] or not pd.api.types.is_numeric_dtype(cells.dtype) or len(cells) < 2:
         return False
-    numbers = cells.to_numpy(np.int64)
-    return bool((np.diff(numbers) == 1).all()) and (len(cells) >= 10 or (not column[1] and numbers[0] in (0, 1)))
+    numbers = cells.to_numpy(np.float64, na_value=np.nan)
+    numbers = numbers[: len(numbers) - int(np.isnan(numbers[-1]))]  # today's row may have none
+    return bool((np.diff(numbers) == 1.0).all()) and (len(numbers) >= 10 or (not column[1] and numbers[0] in (0, 1)))
 
 
 def _special_columns(path: Path, columns: Sequence[tuple[str, str]]) -> tuple[int, int | None]:
@@ -251,14 +252,18 @@ def _dates(path: Path, column: pd.Series[Any], name: str, place: Callable[[int],
     )
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         stamps = pd.DatetimeIndex(column)
-        refuse(str(stamps.tz) == "UTC" and bool((stamps.hour >= 12).any()), f"{path}: {utc}", MarketError)
+        refuse(
+            str(stamps.tz).removeprefix("Etc/") in ("UTC", "GMT") and bool((stamps.hour >= 12).any()),
+            f"{path}: {utc}",
+            MarketError,
+        )
         days = stamps.tz_localize(None).normalize()
         refuse_rows(np.isnat(days), lambda row: f"{path}, {place(row)}: the date is missing")
         return days
     codes, distinct = pd.factorize(_texts(path, column, name), use_na_sentinel=False)
     texts = pd.Series(distinct, dtype=object).where(pd.Series(distinct).notna(), "").astype(str)
     texts = texts.str.replace(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", regex=True)
-    late = texts.str.fullmatch(r".{10}[T ](1[2-9]|2\d):.*(Z|UTC|[+-]00:?00)").to_numpy(np.bool_)
+    late = texts.str.fullmatch(r".{10}[T ](1[2-9]|2\d):.*([Zz]|UTC|GMT|[+-]00(:?00)?)").to_numpy(np.bool_)
     if late.any() and not texts.str.fullmatch(r".{10}[T ].*[+-](?!00:?00)\d\d:?\d\d").any():
         refuse_rows(late[codes], lambda row: f"{path}, {place(row)}: {utc}")
     formed = texts.str.fullmatch(r"\d{4}-\d{2}-\d{2}([T ].*)?")
