@@ -25,7 +25,6 @@ class _Spacing(NamedTuple):
     rhythm: str
 
 
-_EVERY_DAY = _Spacing(1.0, CALENDAR, "day", "daily, seven days a week")
 _SPACINGS = (
     _Spacing(4.0, BARS_PER_YEAR, "day", "daily"),
     _Spacing(10.0, WEEKLY, "week", "weekly"),
@@ -36,7 +35,7 @@ _SPACINGS = (
     _Spacing(270.0, 2, "half-year", "half-yearly"),
     _Spacing(np.inf, 1, "year", "yearly"),
 )
-SPACINGS = {one.per_year: one for one in (_EVERY_DAY, *_SPACINGS)}
+SPACINGS = {one.per_year: one for one in (_Spacing(1.0, CALENDAR, "day", "daily, seven days a week"), *_SPACINGS)}
 
 
 def bars_per_year(dates: DateArray) -> int:
@@ -57,10 +56,8 @@ def bars_per_year(dates: DateArray) -> int:
 def spacing_in_words(dates: DateArray, per_year: int) -> str:
     """Reason for a number of bars a year: what the dates (bars,) show, or that they say another number."""
     steps = np.diff(dates.astype("datetime64[D]")).astype(np.int64)
-    shown = (
-        f"the median step between dates, in days, is {np.median(steps):g}, and {(steps == 1).mean():.0%} are of one day"
-    )
-    found = bars_per_year(dates)
+    share, found = (steps == 1).mean(), bars_per_year(dates)
+    shown = f"the median step between dates, in days, is {np.median(steps):g}, and {share:.0%} are of one day"
     return shown if found == per_year else f"set by market.bars_per_year; {shown}, as of {found} bars a year"
 
 

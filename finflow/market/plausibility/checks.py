@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from finflow.market.panel import MarketPanel
-from finflow.market.plausibility.finding import Check, Finding
+from finflow.market.plausibility.finding import Finding
 from finflow.market.plausibility.price_levels import counters, levels, standing_still
 from finflow.market.plausibility.price_moves import jumps
 from finflow.market.plausibility.universe import calendars, doubles, gaps, indices, left_out
 
-CHECKS: tuple[Check, ...] = (left_out, levels, jumps, counters, standing_still, doubles, indices, calendars, gaps)
+CHECKS = (left_out, levels, jumps, counters, standing_still, doubles, indices, calendars, gaps)
 
 DATED = ("return", "stale", "calendars", "gap", "end", "empty row")
 """Findings of a date that are no jumps by a ratio; the others are of a whole series, dated on its last bar."""

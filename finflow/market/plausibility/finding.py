@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from finflow.arrays import FloatArray
+from finflow.errors import first_few
 from finflow.market.panel import MarketPanel
 
 _NORMAL = 1.4826  # deviation of a normal variable over the median of its absolute values
@@ -21,9 +22,6 @@ class Finding(NamedTuple):
     date: str
     value: str
     remedy: str
-
-
-Check = Callable[[MarketPanel], list[Finding]]
 
 
 def log_moves(panel: MarketPanel) -> FloatArray:
@@ -42,18 +40,15 @@ def usual_move(moves: FloatArray) -> FloatArray:
 
 def in_table(findings: Sequence[Finding], most: int = 12) -> list[str]:
     """Lines of one table with a column for each part of a finding, and the remedies below it."""
-    if not findings:
-        return []
     rows = [("prices to look at", "ticker", "date", "value"), *(finding[:4] for finding in findings[:most])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     remedies = dict.fromkeys(f"{finding.check}: {finding.remedy}" for finding in findings[:most])
     more = [f"and {len(findings) - most} more; --mode inspect PATH shows all"] if len(findings) > most else []
-    return [*lines, *more, *remedies]
+    return [*lines, *more, *remedies] if findings else []
 
 
 def in_sentence(findings: Sequence[Finding], most: int = 5) -> str:
     """One sentence for a list of notes; empty without findings."""
-    named = [f"{one.check}: {one.ticker} on {one.date} ({one.value}; {one.remedy})" for one in findings[:most]]
-    more = f" and {len(findings) - most} more" if len(findings) > most else ""
-    return f"prices to look at: {'; '.join(named)}{more}" if findings else ""
+    named = [f"{one.check}: {one.ticker} on {one.date} ({one.value}; {one.remedy})" for one in findings]
+    return f"prices to look at: {first_few(named, most)}" if findings else ""

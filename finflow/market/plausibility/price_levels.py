@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from finflow.arrays import FloatArray
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.plausibility.finding import Finding, log_moves
@@ -29,17 +28,15 @@ def levels(panel: MarketPanel) -> list[Finding]:
     findings = []
     for column, asset in enumerate(panel.assets):
         values = panel.close[panel.listed[:, column], column]
-        if _around_one(values) and values.std() >= _LEAST_DEVIATION:
+        if len(values) < _FEWEST or values.std() < _LEAST_DEVIATION:
+            continue
+        low, high = np.quantile(values, (0.01, 0.99))
+        around = _AROUND_ONE[0] < low <= 1.0 <= high < _AROUND_ONE[1]
+        if around and np.corrcoef(values[:-1], values[1:])[0, 1] < _PERSISTENT:
             value = f"gross returns, no prices: {values[0]:g}, {values[1]:g}, {values[2]:g}, ..."
             remedy = "multiply them up to prices, as (100 * table.cumprod()) does with pandas"
             findings.append(Finding("level", asset, str(panel.dates[-1]), value, remedy))
     return findings
-
-
-def _around_one(values: FloatArray) -> bool:
-    low, high = np.quantile(values, (0.01, 0.99)) if len(values) >= _FEWEST and np.ptp(values) > 0.0 else (0.0, 0.0)
-    around = _AROUND_ONE[0] < low <= 1.0 <= high < _AROUND_ONE[1]
-    return bool(around and np.corrcoef(values[:-1], values[1:])[0, 1] < _PERSISTENT)
 
 
 def counters(panel: MarketPanel) -> list[Finding]:

@@ -59,9 +59,8 @@ def calendars(panel: MarketPanel) -> list[Finding]:
     closed = [name for name, share, bars in zip(panel.assets, shares, listed, strict=True) if bars and share < 0.05]
     if not closed or max(shares) < 0.5:
         return []
-    first, other = panel.dates[1:][weekend][0], panel.assets[shares.index(max(shares))]
+    first, value = panel.dates[1:][weekend][0], f"no move at weekends, as {panel.assets[shares.index(max(shares))]} has"
     remedy = f"leave their cells of those days empty, and keep the dates of {closed[0]} by market.align={closed[0]}"
-    value = f"no move on Saturdays and Sundays, as {other} has"
     return [Finding("calendars", first_few(closed, _SHOWN), str(first), value, remedy)]
 
 
