@@ -64,12 +64,10 @@ def backtest_named(config: Config, names: Sequence[str]) -> None:
 def run_audit(given: argparse.Namespace) -> None:
     """Audit a configuration, with a user's strategies and an agent if given; FinflowError if one looks ahead."""
     config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
-    from finflow.training.audit.configuration_audit import audit_configuration
+    from finflow.training.audit.configuration_audit import audit_configuration, mark_leaks
     from finflow.training.audit.look_ahead import verdict_of
 
     findings = audit_configuration(config, given.strategy or (), given.resume)
-    from finflow.training.judging.evaluations import mark_leaks
-
     show_audit(findings)
     for line in mark_leaks(config, findings, given.strategy or (), given.resume):
         print(line)

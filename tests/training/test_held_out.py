@@ -25,6 +25,7 @@ from finflow.evaluation.statistics.significance_tests import Tries, readings_of
 from finflow.strategies.classical import COMPARED, NAMED, EqualWeight, Momentum, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, equal_weights
+from finflow.training.audit.configuration_audit import mark_leaks
 from finflow.training.audit.look_ahead import Finding
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import evaluations, held_out
@@ -237,7 +238,7 @@ def test_a_leak_that_an_audit_finds_is_named_in_later_reports(
     evaluations.backtest_strategies(config, ["mine:Rule"])
     day = np.datetime64("2020-01-06")
     found = [Finding("strategy mine:Rule", "replaced", (day,), 1, "LEAK", 0.3, "decision of 2020-01-06")]
-    (line,) = evaluations.mark_leaks(config, found, ["mine:Rule"], None)
+    (line,) = mark_leaks(config, found, ["mine:Rule"], None)
     assert line.startswith("mine:Rule is marked as a leak in ")
     outcome = evaluations.backtest_strategies(config, ["momentum"])
     page = outcome.report.read_text("utf-8")

@@ -25,11 +25,13 @@ from finflow.strategies.classical import NAMED, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles
-from finflow.training.audit.look_ahead import Finding, Probe, audit, join_findings, unprimed
+from finflow.training.audit.look_ahead import BEYOND_LIMIT, LEAK, Finding, Probe, audit, join_findings, unprimed
 from finflow.training.audit.shocked_panels import CUT, REPEAT, SHOCKS
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import choose_device
-from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.agent_strategy import AgentStrategy, load_agents
+from finflow.training.judging.evaluations import strategy_identity
+from finflow.training.judging.held_out import ledger_of, mark_leak
 
 _EVERYWHERE = (CUT, "replaced")
 _FEWEST_ROWS = 63
@@ -82,6 +84,26 @@ def audit_configuration(
         quick = [one for one in (*around.of_market(), *around.of_decisions(own)) if one.quick]
         found += audit(piece, quick, close, seed)
     return join_findings([*found, *findings, *foreknowledge.of_opened()])
+
+
+def mark_leaks(config: Config, findings: Sequence[Finding], names: Sequence[str], path: Path | None) -> list[str]:
+    """Record in the ledger which of a user's strategies, and whether the agent, look ahead by an audit.
+
+    Returns lines that say so.
+    """
+    panel, marked = load_panel(config.market), dict[str, tuple[str, str]]()
+    for finding in (one for one in findings if one.verdict in (LEAK, BEYOND_LIMIT)):
+        name = finding.component.removeprefix("strategy ")
+        if name in names:
+            identity = strategy_identity(named_strategy(name, config.evaluation))
+        elif finding.component == "agent" and path is not None:
+            identity = load_agents([path], {}).identity
+        else:
+            continue
+        marked.setdefault(name, (identity, finding.where))
+    for name, (identity, where) in marked.items():
+        mark_leak(config, panel, identity, name, where)
+    return [f"{name} is marked as a leak in {ledger_of(config)}: its results deflate nothing" for name in marked]
 
 
 def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe, ...]:

@@ -28,10 +28,8 @@ from finflow.evaluation.statistics.significance_tests import readings_of
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
 from finflow.market.plausibility.price_notes import opening_lines
-from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import OPTIMISERS, Optimised, named_strategy
 from finflow.strategies.strategy import Strategy
-from finflow.training.audit.look_ahead import BEYOND_LIMIT, LEAK, Finding
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
 from finflow.training.checkpoints.run_folder import write_manifest
 from finflow.training.data.training_data import CARD, TrainingData, prepare
@@ -43,7 +41,6 @@ from finflow.training.judging.held_out import (
     judge_held_out,
     ledger_of,
     maker_of,
-    mark_leak,
 )
 from finflow.training.logs.run_log import EVENTS, METRICS
 
@@ -242,26 +239,6 @@ def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[s
             pass
     explainer = Explainer(agents.policies[0], process, training_data.features, window, runs[0])
     return [explainer.explain(int(np.searchsorted(known, date))) for date in wanted]
-
-
-def mark_leaks(config: Config, findings: Sequence[Finding], names: Sequence[str], path: Path | None) -> list[str]:
-    """Record in the ledger which of a user's strategies, and whether the agent, look ahead by an audit.
-
-    Returns lines that say so.
-    """
-    panel, marked = load_panel(config.market), dict[str, tuple[str, str]]()
-    for finding in (one for one in findings if one.verdict in (LEAK, BEYOND_LIMIT)):
-        name = finding.component.removeprefix("strategy ")
-        if name in names:
-            identity = strategy_identity(named_strategy(name, config.evaluation))
-        elif finding.component == "agent" and path is not None:
-            identity = load_agents([path], {}).identity
-        else:
-            continue
-        marked.setdefault(name, (identity, finding.where))
-    for name, (identity, where) in marked.items():
-        mark_leak(config, panel, identity, name, where)
-    return [f"{name} is marked as a leak in {ledger_of(config)}: its results deflate nothing" for name in marked]
 
 
 def _date(text: str) -> np.datetime64:
