@@ -336,4 +336,5 @@ def tries_of(readings: Sequence[Reading], judged: str, configurations: int) -> T
 
 def record(path: Path, reading: Reading) -> None:
     """Add a reading to the ledger; raises OutputError if the file cannot be written."""
-    append_line(path, json.dumps(asdict(reading), sort_keys=True, allow_nan=False, ensure_ascii=False))
+    content = {name: value for name, value in asdict(reading).items() if name != "leak" or value}
+    append_line(path, json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False))
