@@ -272,12 +272,8 @@ class _Path:
         # mean prices of the fills that were entered
         self.paid = {} if fills is None else {name: values[name] / count for name, count in traded.items() if count}
         self.shares = np.maximum(self.start + self._by_asset(traded) / self.factor, 0.0)
-        at_fill = self.fill_bar - self.bar
         self.interest = np.concatenate([[1.0], np.cumprod(1.0 + panel.cash_returns[self.bar + 1 :])])
-        paid = sum(fill.shares * fill.price + fill.cost for fill in done)
-        left = float(account["cash"]) * self.interest[at_fill] - paid
-        # at each bar since the decision, as if the fills had been paid by then
-        self.cash: FloatArray = left * self.interest / self.interest[at_fill] + self._dividends(at_fill)
+        self.cash = self._cash(sum(fill.shares * fill.price + fill.cost for fill in done), self.shares)
 
     def filled(self, costs: FloatArray) -> list[Fill]:
         """Orders at the prices of the fill, but those in assets that are halted there; costs (assets,) in money."""
@@ -288,16 +284,26 @@ class _Path:
     def _by_asset(self, numbers: Mapping[str, float]) -> FloatArray:
         return np.array([float(numbers.get(asset, 0.0)) for asset in self.panel.assets])
 
-    def _dividends(self, at_fill: int) -> FloatArray:
-        """Money at each bar from dividends paid in cash since the decision, with interest; (bars,)."""
-        panel = self.panel
+    def _cash(self, paid: float, shares: FloatArray) -> FloatArray:
+        """Cash at each bar since the decision, as if the money paid at the fill had left by then; (bars,).
+
+        It has the interest, and the dividends paid in cash on the shares held, which are ``shares`` after the fill.
+        """
+        panel, at_fill = self.panel, self.fill_bar - self.bar
+        left = float(self.before["account"]["cash"]) * self.interest[at_fill] - paid
+        cash = np.asarray(left * self.interest / self.interest[at_fill])
         if panel.dividends is None:
-            return np.zeros(len(self.interest))
-        paid = np.nan_to_num(panel.dividends * panel.share_closes)[self.bar :]
-        held = np.where(np.arange(len(paid))[:, None] <= at_fill, self.start, self.shares)
-        money = (paid * held).sum(axis=1)
+            return cash
+        dividends = np.nan_to_num(panel.dividends * panel.share_closes)[self.bar :]
+        held = np.where(np.arange(len(dividends))[:, None] <= at_fill, self.start, shares)
+        money = (dividends * held).sum(axis=1)
         money[0] = 0.0  # in the account that decided
-        return np.asarray(np.cumsum(money / self.interest) * self.interest)
+        return np.asarray(cash + np.cumsum(money / self.interest) * self.interest)
+
+    def planned_cash(self) -> float:
+        """Cash at the newest bar if the orders had filled as planned: at the decision's prices and expected cost."""
+        paid = float(self.planned @ self._by_asset(self.before["prices"])) + float(self.before["cost"])
+        return float(self._cash(paid, self.start + self.planned / self.factor)[-1])
 
     def reward_state(self, objective: Objective) -> FloatArray:
         """State of the reward through the newest bar."""
@@ -322,4 +328,6 @@ class _Path:
                 shortfall = done * (self.paid[asset] - float(self.before["prices"][asset]))
             if abs(planned - done) > _SAME or abs(shortfall) > 0.0:
                 differences[asset] = PlanDifference(planned, done, shortfall)
-        return FollowUp(self.before["date"], source, differences, cash - float(self.cash[-1]))
+        beside = 0.0 if source == "plan" else cash - self.planned_cash()
+        lost = float(np.nansum([one.shortfall for one in differences.values()])) if source == "fills" else float("nan")
+        return FollowUp(self.before["date"], source, differences, beside, lost)

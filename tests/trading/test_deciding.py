@@ -140,7 +140,8 @@ def test_the_next_decision_goes_on_from_the_plan(decided: Trained) -> None:
     }
     paid = sum(count * prices[name] for name, count in shares.items())
     assert second["cash"] == pytest.approx(20000.0 - paid - first["cost"])
-    assert second["follow_up"] == {"cash": 0.0, "date": DAY, "differences": {}, "source": "plan"}
+    expected = {"cash": 0.0, "date": DAY, "differences": {}, "shortfall": None, "source": "plan"}
+    assert second["follow_up"] == expected
 
 
 def test_fills_say_what_was_really_held(decided: Trained) -> None:
@@ -159,6 +160,32 @@ def test_fills_say_what_was_really_held(decided: Trained) -> None:
     assert made["cash"] == pytest.approx(20000.0 - spent)
     assert decided.decide("--date", NEXT) == 0  # the log has them now
     assert files_of(decided, NEXT) == first
+
+
+def test_cash_is_compared_with_the_plan_and_shortfalls_have_a_total_and_a_sign(
+    decided: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Computed by hand: one order at 2 more a share, one at .5 less and half of it, the others not done, 7 of cost."""
+    made = decided.decision(DAY)
+    dear, cheap, *_ = made["orders"]
+    half = cheap["shares"] / 2.0
+    path = decided.run / "fills.csv"
+    lines = (
+        f"{dear['ticker']},{dear['shares']},{dear['price'] + 2.0},4\n",
+        f"{cheap['ticker']},{half},{cheap['price'] - 0.5},3\n",
+    )
+    path.write_text("ticker,shares,price,cost\n" + "".join(lines), "utf-8")
+    assert decided.decide("--date", NEXT, "--fills", str(path)) == 0
+    follow_up = decided.decision(NEXT)["follow_up"]
+    lost = 2.0 * dear["shares"] - 0.5 * half
+    unspent = sum(one["value"] for one in made["orders"]) - dear["value"] - half * cheap["price"]
+    assert unspent > 0.0
+    assert follow_up["shortfall"] == pytest.approx(lost)
+    assert follow_up["cash"] == pytest.approx(unspent - lost + made["cost"] - 7.0)
+    out = capsys.readouterr().out
+    assert f"Lost to the price: {lost:+,.2f} in all" in out
+    assert "Above zero the fills were worse than the decision's prices" in out
+    assert f"Cash is {follow_up['cash']:+,.2f} against the plan: the shares ordered" in out
 
 
 def test_a_split_restates_what_the_log_holds(decided: Trained) -> None:
