@@ -204,11 +204,15 @@ def account_at(
     """
     panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))
-    if before is None:
-        refuse(stated.fills is not None, "--fills belongs to an earlier decision, and the log has none: leave it out")
+    # holdings replace an account whose course cannot be followed, since a ticker of it was left out
+    if before is None or (stated.shares is not None and _left_out(panel, before)):
+        none = before is None and stated.fills is not None
+        refuse(none, "--fills belongs to an earlier decision, and the log has none: leave it out")
+        refuse(before is not None and stated.cash is None, "the log's cash is of before a ticker left: add --cash")
         capital = capital if stated.shares is None else 0.0
         cash = capital if stated.cash is None else stated.cash
         state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))
+        state = state if before is None else np.array([before["reward_state"]])
         return AccountState(_shares(panel, stated.shares or {}), cash, state, None)
     fills = stated.fills if stated.fills is not None else fills_of(entries, before["date"])
     path = _Path(market.process, before, fills)
@@ -233,6 +237,11 @@ def _shares(panel: MarketPanel, stated: Mapping[str, float]) -> FloatArray:
     return shares
 
 
+def _left_out(panel: MarketPanel, before: Mapping[str, Any]) -> str | None:
+    """The first ticker held or ordered by a decision that the panel does not have."""
+    return next((name for name in (*before["account"]["shares"], *before["orders"]) if name not in panel.assets), None)
+
+
 class _Path:
     """Course of the account since a decision; without fills its orders count as filled as planned."""
 
@@ -247,12 +256,8 @@ class _Path:
             self.bar < 0 or str(panel.dates[self.bar]) != before["date"],
             f"the log has a decision of {before['date']}, a day that the prices do not have",
         )
-        unknown = next((name for name in (*account["shares"], *before["orders"]) if name not in panel.assets), None)
-        refuse(
-            unknown,
-            f"the log holds {unknown}, which is not in the universe any more: move state.jsonl away, and name what is "
-            "held with --holdings",
-        )
+        unknown = _left_out(panel, before)
+        refuse(unknown, f"the log holds {unknown}, which is left out now: name what is held with --holdings")
         restated = restatements(panel, [before])
         self.factor = np.array([restated.get(asset, {}).get(before["date"], 1.0) for asset in panel.assets])
         self.start = self._by_asset(account["shares"]) / self.factor

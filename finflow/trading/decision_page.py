@@ -202,7 +202,7 @@ def decision_page(made: DailyDecision) -> Page:
     if made.follow_up is not None:
         sections.append(_follow_up(made.follow_up))
     facts = {check.name: ("" if check.passed else "warning: ") + check.said for check in made.checks}
-    facts |= {"agent": made.agent_sha256[:16], "prices": made.panel_sha256[:16]}
+    facts |= {"agent": made.agent_sha256[:16], "hash of the prices": made.panel_sha256[:16]}
     sections.append(Section("checks", "Checks of the prices", facts=facts))
     by = made.agents[0] if len(made.agents) == 1 else f"the mean of {len(made.agents)} agents"
     known = f"{by}; with what was known on {made.known}; orders fill {made.fills}"
