@@ -204,11 +204,15 @@ def account_at(
     """
     panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))
-    if before is None:
-        refuse(stated.fills is not None, "--fills belongs to an earlier decision, and the log has none: leave it out")
+    # holdings replace an account whose course cannot be followed, since a ticker of it was left out
+    if before is None or (stated.shares is not None and _left_out(panel, before)):
+        none = before is None and stated.fills is not None
+        refuse(none, "--fills belongs to an earlier decision, and the log has none: leave it out")
+        refuse(before is not None and stated.cash is None, "the log's cash is of before a ticker left: add --cash")
         capital = capital if stated.shares is None else 0.0
         cash = capital if stated.cash is None else stated.cash
         state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))
+        state = state if before is None else np.array([before["reward_state"]])
         return AccountState(_shares(panel, stated.shares or {}), cash, state, None)
     fills = stated.fills if stated.fills is not None else fills_of(entries, before["date"])
     path = _Path(market.process, before, fills)
@@ -233,6 +237,11 @@ def _shares(panel: MarketPanel, stated: Mapping[str, float]) -> FloatArray:
     return shares
 
 
+def _left_out(panel: MarketPanel, before: Mapping[str, Any]) -> str | None:
+    """The first ticker held or ordered by a decision that the panel does not have."""
+    return next((name for name in (*before["account"]["shares"], *before["orders"]) if name not in panel.assets), None)
+
+
 class _Path:
     """Course of the account since a decision; without fills its orders count as filled as planned."""
 
@@ -247,12 +256,8 @@ class _Path:
             self.bar < 0 or str(panel.dates[self.bar]) != before["date"],
             f"the log has a decision of {before['date']}, a day that the prices do not have",
         )
-        unknown = next((name for name in (*account["shares"], *before["orders"]) if name not in panel.assets), None)
-        refuse(
-            unknown,
-            f"the log holds {unknown}, which is not in the universe any more: move state.jsonl away, and name what is "
-            "held with --holdings",
-        )
+        unknown = _left_out(panel, before)
+        refuse(unknown, f"the log holds {unknown}, which is left out now: name what is held with --holdings")
         restated = restatements(panel, [before])
         self.factor = np.array([restated.get(asset, {}).get(before["date"], 1.0) for asset in panel.assets])
         self.start = self._by_asset(account["shares"]) / self.factor
@@ -272,12 +277,8 @@ class _Path:
         # mean prices of the fills that were entered
         self.paid = {} if fills is None else {name: values[name] / count for name, count in traded.items() if count}
         self.shares = np.maximum(self.start + self._by_asset(traded) / self.factor, 0.0)
-        at_fill = self.fill_bar - self.bar
         self.interest = np.concatenate([[1.0], np.cumprod(1.0 + panel.cash_returns[self.bar + 1 :])])
-        paid = sum(fill.shares * fill.price + fill.cost for fill in done)
-        left = float(account["cash"]) * self.interest[at_fill] - paid
-        # at each bar since the decision, as if the fills had been paid by then
-        self.cash: FloatArray = left * self.interest / self.interest[at_fill] + self._dividends(at_fill)
+        self.cash = self._cash(sum(fill.shares * fill.price + fill.cost for fill in done), self.shares)
 
     def filled(self, costs: FloatArray) -> list[Fill]:
         """Orders at the prices of the fill, but those in assets that are halted there; costs (assets,) in money."""
@@ -288,16 +289,26 @@ class _Path:
     def _by_asset(self, numbers: Mapping[str, float]) -> FloatArray:
         return np.array([float(numbers.get(asset, 0.0)) for asset in self.panel.assets])
 
-    def _dividends(self, at_fill: int) -> FloatArray:
-        """Money at each bar from dividends paid in cash since the decision, with interest; (bars,)."""
-        panel = self.panel
+    def _cash(self, paid: float, shares: FloatArray) -> FloatArray:
+        """Cash at each bar since the decision, as if the money paid at the fill had left by then; (bars,).
+
+        It has the interest, and the dividends paid in cash on the shares held, which are ``shares`` after the fill.
+        """
+        panel, at_fill = self.panel, self.fill_bar - self.bar
+        left = float(self.before["account"]["cash"]) * self.interest[at_fill] - paid
+        cash = np.asarray(left * self.interest / self.interest[at_fill])
         if panel.dividends is None:
-            return np.zeros(len(self.interest))
-        paid = np.nan_to_num(panel.dividends * panel.share_closes)[self.bar :]
-        held = np.where(np.arange(len(paid))[:, None] <= at_fill, self.start, self.shares)
-        money = (paid * held).sum(axis=1)
+            return cash
+        dividends = np.nan_to_num(panel.dividends * panel.share_closes)[self.bar :]
+        held = np.where(np.arange(len(dividends))[:, None] <= at_fill, self.start, shares)
+        money = (dividends * held).sum(axis=1)
         money[0] = 0.0  # in the account that decided
-        return np.asarray(np.cumsum(money / self.interest) * self.interest)
+        return np.asarray(cash + np.cumsum(money / self.interest) * self.interest)
+
+    def planned_cash(self) -> float:
+        """Cash at the newest bar if the orders had filled as planned: at the decision's prices and expected cost."""
+        paid = float(self.planned @ self._by_asset(self.before["prices"])) + float(self.before["cost"])
+        return float(self._cash(paid, self.start + self.planned / self.factor)[-1])
 
     def reward_state(self, objective: Objective) -> FloatArray:
         """State of the reward through the newest bar."""
@@ -322,4 +333,6 @@ class _Path:
                 shortfall = done * (self.paid[asset] - float(self.before["prices"][asset]))
             if abs(planned - done) > _SAME or abs(shortfall) > 0.0:
                 differences[asset] = PlanDifference(planned, done, shortfall)
-        return FollowUp(self.before["date"], source, differences, cash - float(self.cash[-1]))
+        beside = 0.0 if source == "plan" else cash - self.planned_cash()
+        lost = float(np.nansum([one.shortfall for one in differences.values()])) if source == "fills" else float("nan")
+        return FollowUp(self.before["date"], source, differences, beside, lost)

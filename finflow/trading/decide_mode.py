@@ -139,7 +139,10 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
     remarks = [one for one in (_REMARKS.get(verdict), message) if one is not None]
     if request.dry_run:
         return DecisionOutcome(made, None, tuple(remarks))
-    log = _write(folder, made, account, stated.fills, market, None if routing is None else routing.mark)
+    marks: dict[str, Any] = {} if routing is None else {"broker": routing.mark}
+    if set(run_data(agents).get("assets", ())).difference(market.panel.assets):
+        marks["tickers"] = market.panel.assets  # the next decision leaves the others out too
+    log = _write(folder, made, account, stated.fills, market, marks)
     if request.broker == PAPER_BROKER:
         remarks.append(f"{len(made.orders)} orders are with the paper broker")
     if routing is not None:
@@ -174,15 +177,18 @@ def _stated(request: Request, assets: Sequence[str]) -> Holdings:
 def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[LiveMarket, list[Check], HashedLog]:
     """Market up to the day of the decision, the checks that its prices have passed, and the log."""
     config, data = agents.config, run_data(agents)
+    log, named = HashedLog.read(agents.folder / TRADING / STATE), "market.tickers" in request.overrides
+    if not named and (tickers := _remembered_tickers(log.entries, request.date or today)):
+        market_config, named = config.market.model_copy(update={"tickers": tickers}), True
+        config = config.model_copy(update={"market": market_config})
     panel, calendar, age = _aged_prices(config, request, request.date or today)
-    log = HashedLog.read(agents.folder / TRADING / STATE)
     date = str(panel.dates[-1])
     before = [entry for entry in log.entries if entry["kind"] == DECISION and entry["date"] < date]
     since = panel.bars_until(before[-1]["date"] if before else data.get("last_date", panel.dates[-1])) - 1
     validated = panel.bars_until(config.market.validation_end)
     checks = [
         age,
-        price_checks.check_tickers(panel, data.get("assets", ()), validated, "market.tickers" in request.overrides),
+        price_checks.check_tickers(panel, data.get("assets", ()), validated, named),
         price_checks.check_gaps(panel, since, calendar),
     ]
     market = market_until(panel, agents)
@@ -193,6 +199,12 @@ def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[L
         price_checks.check_drift(market, config, request.accept_drift),
     ]
     return market, checks, log
+
+
+def _remembered_tickers(entries: Sequence[Mapping[str, Any]], day: dt.date) -> tuple[str, ...]:
+    """Tickers of the newest decision up to a day, where it left some of the run's out; else none."""
+    decisions = [entry for entry in entries if entry["kind"] == DECISION and entry["date"] <= str(day)]
+    return tuple(decisions[-1].get("tickers", ())) if decisions else ()
 
 
 def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[MarketPanel, TradingCalendar, Check]:
@@ -218,9 +230,9 @@ def _write(
     account: AccountState,
     fills: Sequence[Fill] | None,
     market: LiveMarket,
-    broker: str | None,
+    marks: Mapping[str, Any],
 ) -> HashedLog:
-    """Write the files of a decision, then its line of the log, with the mark of the broker's account, if any.
+    """Write the files of a decision, then its line of the log, with marks: of the broker's account, tickers left.
 
     A line that is there already is not written again.
     """
@@ -233,7 +245,7 @@ def _write(
         if fills is not None and before is not None and fills_of(log.entries, before["date"]) != list(fills):
             log.append({"kind": FILLS, "date": before["date"], "fills": [list(fill) for fill in fills]})
         write_together({folder / made.date / name: text for name, text in files.items()})
-        entry = plain(_entry(made, account, market, hashlib.sha256(content.encode()).hexdigest(), broker))
+        entry = plain(_entry(made, account, market, hashlib.sha256(content.encode()).hexdigest(), marks))
         same_day = [one for one in log.entries if one["kind"] == DECISION and one["date"] == made.date]
         if not same_day or same_day[-1] != entry:
             log.append(entry)
@@ -241,7 +253,7 @@ def _write(
 
 
 def _entry(
-    made: DailyDecision, account: AccountState, market: LiveMarket, digest: str, broker: str | None
+    made: DailyDecision, account: AccountState, market: LiveMarket, digest: str, marks: Mapping[str, Any]
 ) -> dict[str, Any]:
     panel = market.panel
     held = zip(panel.assets, account.shares.tolist(), strict=True)
@@ -257,7 +269,7 @@ def _entry(
         "cost": made.cost,
         "turnover": made.turnover,
         "reward_state": account.reward_state[0].tolist(),
-        **({} if broker is None else {"broker": broker}),
+        **marks,
     }
 
 

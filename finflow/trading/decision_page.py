@@ -138,8 +138,8 @@ class PlanDifference:
     done: Annotated[float, about("Shares filled, or by which the holdings changed."), Shown("done", ",", plus=True)]
     shortfall: Annotated[
         Number,
-        about("Money lost to a fill at another price than planned; null without a price."),
-        Shown("lost to the price", ","),
+        about("Money lost to a fill at another price than the decision's, below zero gained; null without a price."),
+        Shown("lost to the price", ",", plus=True),
     ]
 
 
@@ -150,7 +150,11 @@ class FollowUp:
     date: Annotated[str, about("Its date.")]
     source: Annotated[Literal["plan", "fills", "holdings"], about("Source of the present holdings.")]
     differences: Annotated[dict[str, PlanDifference], about("By ticker, where it was not done as planned.")]
-    cash: Annotated[float, about("Actual less expected cash, in money.")]
+    cash: Annotated[
+        float,
+        about("Cash less what the orders would have left at the decision's prices and cost; 0 without an entry."),
+    ]
+    shortfall: Annotated[Number, about("Sum of the shortfalls, before costs; null without fills.")]
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,7 @@ def decision_page(made: DailyDecision) -> Page:
     if made.follow_up is not None:
         sections.append(_follow_up(made.follow_up))
     facts = {check.name: ("" if check.passed else "warning: ") + check.said for check in made.checks}
-    facts |= {"agent": made.agent_sha256[:16], "prices": made.panel_sha256[:16]}
+    facts |= {"agent": made.agent_sha256[:16], "hash of the prices": made.panel_sha256[:16]}
     sections.append(Section("checks", "Checks of the prices", facts=facts))
     by = made.agents[0] if len(made.agents) == 1 else f"the mean of {len(made.agents)} agents"
     known = f"{by}; with what was known on {made.known}; orders fill {made.fills}"
@@ -302,7 +306,11 @@ def _follow_up(before: FollowUp) -> Section:
     title = f"Execution of the decision of {before.date}"
     words: list[Sentence] = [_SOURCES[before.source]]
     if before.source != "plan":
-        words.append(("Cash is ", Cell(("follow_up", "cash"), ",", plus=True), " against what was expected."))
+        plan = " against the plan: the shares ordered, at the prices of the decision, with the cost expected then."
+        words.append(("Cash is ", Cell(("follow_up", "cash"), ",", plus=True), plan))
+    if before.source == "fills":
+        sign = " in all, before costs. Above zero the fills were worse than the decision's prices, below zero better."
+        words.append(("Lost to the price: ", Cell(("follow_up", "shortfall"), ",", plus=True), sign))
     if not before.differences:
         words.append("No order differs from its plan.")
         return Section("follow-up", title, words=tuple(words), short="Before")

@@ -24,6 +24,7 @@ ALPHA = 0.05
 FEWEST = 63  # returns of the backtest that an expectation needs
 SHIFT = 2.0  # scale of the alternatives: shifts of the annual Sharpe ratio
 LAGS = 10  # bars over which autocorrelation of returns counts
+HORIZON = 100  # years in which the band may come to exclude an account that earns nothing
 
 
 @dataclass(frozen=True)
@@ -44,25 +45,41 @@ class Expectation:
             return None
         return cls(float(logs.mean()), float(logs.std(ddof=1)), len(logs), bars_per_year, variance_ratio(logs))
 
-    def _factors(self, returns: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """``q`` and ``k`` of the evidence after each return, (n,)."""
-        deviations = (np.log1p(returns) - self.mean) / self.deviation
-        clock = self.ratio * np.cumsum(np.square(deviations))
+    def _clock(self, returns: FloatArray) -> FloatArray:
+        return self.ratio * np.cumsum(np.square((np.log1p(returns) - self.mean) / self.deviation))
+
+    def _factors(self, clock: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """``q`` and ``k`` of the evidence at each value of the clock, (n,)."""
         known, shift = 1.0 + clock / self.count, SHIFT**2 / self.bars_per_year
         return shift * clock / known, shift / np.square(self.deviation * known)
 
     def log_evidence(self, returns: FloatArray) -> FloatArray:
         """Logarithm of the evidence against the expectation after each return of an account, (n,)."""
         excess = np.cumsum(np.log1p(returns) - self.mean)
-        spread, weight = self._factors(returns)
+        spread, weight = self._factors(self._clock(returns))
         return np.asarray(0.5 * (excess**2 * weight / (1.0 + spread) - np.log1p(spread)), dtype=np.float64)
 
     def band(self, returns: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Edges of the account's growth, of 1 invested, after each of its returns: low and high, (n,)."""
-        spread, weight = self._factors(returns)
-        width = np.sqrt((2.0 * math.log(1.0 / ALPHA) + np.log1p(spread)) * (1.0 + spread) / weight)
+        width = self._width(self._clock(returns))
         middle = self.mean * np.arange(1.0, len(returns) + 1.0)
         return np.exp(middle - width), np.exp(middle + width)
+
+    def _width(self, clock: FloatArray) -> FloatArray:
+        spread, weight = self._factors(clock)
+        return np.asarray(np.sqrt((2.0 * math.log(1.0 / ALPHA) + np.log1p(spread)) * (1.0 + spread) / weight))
+
+    def told_from(self, returns: FloatArray) -> int | None:
+        """Returns, these included, after which the band excludes an account that earns nothing; None for never.
+
+        The least ``n`` with ``n |mean| > sqrt((2 log(1 / ALPHA) + log(1 + q)) (1 + q) / k)``, where ``q`` and ``k`` are
+        those of the clock after ``n`` returns, of which those to come deviate like the backtest's.
+        """
+        clock = np.append(0.0, self._clock(returns))
+        clock = np.append(clock, clock[-1] + self.ratio * np.arange(1.0, HORIZON * self.bars_per_year + 1.0))[1:]
+        told = np.flatnonzero(np.arange(1.0, len(clock) + 1.0) * abs(self.mean) > self._width(clock))
+        later = told[told >= len(returns) - 1]
+        return int(later[0]) + 1 if later.size else None
 
     def left_on(self, returns: FloatArray) -> int | None:
         """First return after which the account was outside what was expected; None where it never was."""
@@ -83,24 +100,14 @@ class PaperDay:
 
     date: Annotated[str, about("Bar.")]
     value: Annotated[float, about("Value before the fill, in money."), Shown("value", ",")]
-    simple_return: Annotated[
-        Number,
-        about("Net return of the holding period that ended; null at the first."),
-        Shown("return", "%", plus=True),
-    ]
+    simple_return: Annotated[Number, about("Net, to this bar; null at the first."), Shown("return", "%", plus=True)]
     turnover: Annotated[float, about("Of the fill."), Shown("turnover", "%")]
     cost: Annotated[float, about("Of the fill, a fraction of wealth.")]
-    low: Annotated[
-        Number,
-        about("Lower edge of the expected band, in money; null without a backtest."),
-        Shown("expected from", ","),
-    ]
-    high: Annotated[
-        Number, about("Upper edge of the expected band, in money; null without a backtest."), Shown("to", ",")
-    ]
-    evidence: Annotated[
-        Number, about("Evidence against the expectation; 20 or more is outside at 5 %."), Shown("evidence against it")
-    ]
+    low: Annotated[Number, about("Lower edge of the band, in money; null without one."), Shown("expected from", ",")]
+    high: Annotated[Number, about("Upper edge of the band, in money; null without one."), Shown("to", ",")]
+    evidence: Annotated[Number, about("20 or more is outside the band, at 5 %."), Shown("evidence against it")]
+    equal_weight: Annotated[Number, about("Equal weight at the ledger's costs, in money."), Shown("equal weight", ",")]
+    benchmark: Annotated[Number, about("The benchmark without costs, in money; null without."), Shown("benchmark", ",")]
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,8 @@ class PaperNumbers:
         str | None, about("First bar at which it was outside the expected band; null where it never was.")
     ]
     expected_from: Annotated[int, about("Returns of the backtest behind the expectation; 0 without one.")]
+    told: Annotated[bool, about("True where the band leaves out an account that has earned nothing.")]
+    told_from: Annotated[int | None, about("Returns after which it should, or does; null where it never does.")]
     days: Annotated[list[PaperDay], about("Every evening since the first fill.")]
 
 
@@ -127,8 +136,10 @@ def paper_schema() -> dict[str, Any]:
     return schema_of(PaperNumbers, "paper.json of finflow")
 
 
-def paper_numbers(lines: Sequence[Mapping[str, Any]], expected: Expectation | None, panel: MarketPanel) -> PaperNumbers:
-    """Numbers of an account from its evenings, as the log has them, and the panel's returns of cash."""
+def paper_numbers(
+    lines: Sequence[Mapping[str, Any]], expected: Expectation | None, panel: MarketPanel, equal: Mapping[str, float]
+) -> PaperNumbers:
+    """Numbers of an account from its evenings, as the log has them, the panel, and equal weight's values by date."""
     filled = [line for line in lines if line["filled"] is not None]
     ended = [line for line in filled if line["simple_return"] is not None]
     returns = np.array([line["simple_return"] for line in ended])
@@ -139,17 +150,12 @@ def paper_numbers(lines: Sequence[Mapping[str, Any]], expected: Expectation | No
         low, high = (capital * edge for edge in expected.band(returns))
         evidence, left = np.exp(expected.log_evidence(returns)), expected.left_on(returns)
     edges = np.pad(np.stack([low, high, evidence]), ((0, 0), (len(filled) - len(returns), 0)), constant_values=math.nan)
-    days = [
-        PaperDay(
-            line["date"],
-            line["wealth"],
-            math.nan if line["simple_return"] is None else line["simple_return"],
-            line["turnover"],
-            line["cost"],
-            *edges[:, number].tolist(),
-        )
-        for number, line in enumerate(filled)
-    ]
+    index = np.full(panel.n_bars, math.nan) if panel.benchmark is None else panel.benchmark
+    beside = [(equal.get(line["date"], math.nan), index[panel.bars_until(line["date"]) - 1]) for line in filled]
+    others = capital * np.array(beside).reshape(-1, 2) / np.array(beside[:1]).reshape(-1, 2)
+    gained = [math.nan] * (len(filled) - len(returns)) + returns.tolist()
+    rows = zip(filled, gained, edges.T.tolist(), others.tolist(), strict=True)
+    days = [PaperDay(one["date"], one["wealth"], net, one["turnover"], one["cost"], *a, *b) for one, net, a, b in rows]
     cash = np.array([panel.cash_returns[panel.bars_until(line["date"]) - 1] for line in ended])
     spread = float((returns - cash).std(ddof=1)) if len(returns) > 1 else 0.0
     value = float(lines[-1]["wealth"])
@@ -162,6 +168,8 @@ def paper_numbers(lines: Sequence[Mapping[str, Any]], expected: Expectation | No
         turnover=float(sum(line["turnover"] for line in lines)),
         outside_since=None if left is None else ended[left]["date"],
         expected_from=0 if expected is None else expected.count,
+        told=bool(len(low) and (low[-1] > capital or high[-1] < capital)),
+        told_from=None if expected is None else expected.told_from(returns),
         days=days,
     )
 
@@ -173,20 +181,30 @@ def paper_page(numbers: PaperNumbers) -> Page:
     elif numbers.outside_since is not None:
         kind, heading = "behind", "Outside the expected band"
         text = f"Since {numbers.outside_since} the account is outside the band that its backtest implies (5 %)."
+    elif not numbers.told:
+        kind, heading = "not-shown", "Nothing can be distinguished yet"
+        when = f"not in {HORIZON} years, by a backtest of {numbers.expected_from:,} returns"
+        when = when if numbers.told_from is None else f"from about {numbers.told_from:,} evenings on"
+        text = f"The band (5 %) holds both the backtest and an account that earns nothing; it tells them apart {when}."
     else:
         kind, heading = "ahead", "As expected"
         text = "The account is within the band that its backtest implies (5 %, at every check)."
-    tiles = [Tile(name, cell) for name, cell in columns_of(PaperNumbers)]
+    tiles, others = [Tile(name, cell) for name, cell in columns_of(PaperNumbers)], _compared(numbers)
+    beside = columns_of(PaperDay, "days", str(len(numbers.days) - 1), names=others)
+    tiles += [Tile(name.capitalize(), cell) for name, cell in beside]
     finding = Headline("", heading, words=(text,), kind=kind, label="Paper account", tiles=tuple(tiles))
     method = (
         "The value is before the fill of the evening, after the costs of all fills before it.",
+        "Equal weight is rebalanced every evening from the first fill on, at the prices and costs of the run's ledger.",
+        *["The benchmark is held from the first fill on, without costs."] * ("benchmark" in others),
         f"The band holds an account that behaves like its backtest, at all times, with a probability of "
         f"{1 - ALPHA:.0%} at least: it comes from the {numbers.expected_from:,} returns of the backtest before the "
         "account began, and includes the uncertainty of their mean. It may be checked every day.",
         "The band widens with the account's own squared deviations, so that a turbulent market alone is no evidence.",
     )
     rows = [((str(n),), day.date) for n, day in enumerate(numbers.days)][-LATEST:]
-    table = make_table("Evenings", "Evening", rows, columns_of(PaperDay, "days", ROW), heading=False)
+    columns = [one for one in columns_of(PaperDay, "days", ROW) if one[0] != "benchmark" or "benchmark" in others]
+    table = make_table("Evenings", "Evening", rows, columns, heading=False)
     sections = [
         *([figure_section(_figure(numbers))] if len(numbers.days) > 1 else []),
         Section("evenings", "Latest evenings", tables=(table,)),
@@ -194,6 +212,11 @@ def paper_page(numbers: PaperNumbers) -> Page:
     ]
     evenings = f"{len(numbers.days):,} evenings, up to {numbers.date}"
     return Page(f"Paper account of {numbers.account}", evenings, finding, sections, numbers)
+
+
+def _compared(numbers: PaperNumbers) -> list[str]:
+    """Columns of the evenings with values that the account is compared with."""
+    return [name for name in ("equal_weight", "benchmark") for day in numbers.days[-1:] if getattr(day, name) > 0.0]
 
 
 def _figure(numbers: PaperNumbers) -> Rendered:
@@ -204,6 +227,9 @@ def _figure(numbers: PaperNumbers) -> Rendered:
         axes = figure.subplots()
         if numbers.expected_from:
             axes.fill_between(dates, low, high, color=LIGHT_GREY, label="to be expected", linewidth=0.0)
+        for name, dash in zip(_compared(numbers), ("--", ":"), strict=False):
+            others = [getattr(day, name) for day in numbers.days]
+            axes.plot(dates, others, color="black", linestyle=dash, label=name.replace("_", " "))
         axes.plot(dates, values, color=BLUE, label="account")
         axes.set_ylabel("value, in money")
         axes.yaxis.set_major_formatter("{x:,.0f}")
@@ -213,7 +239,7 @@ def _figure(numbers: PaperNumbers) -> Rendered:
     return Rendered(
         "account",
         "Account",
-        "Value of the account every evening, with the band that its backtest implies.",
+        "Value of the account every evening beside what it is compared with, and the band that its backtest implies.",
         f"Line chart of the account's value: {values[0]:,.0f} at first, {values[-1]:,.0f} at the end.",
         render(draw, 3.6),
     )

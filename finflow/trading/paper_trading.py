@@ -29,6 +29,7 @@ from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
 from finflow.market.plausibility.checks import find_implausible
 from finflow.market.plausibility.finding import in_table
+from finflow.strategies.classical import EqualWeight
 from finflow.strategies.strategy import Strategy
 from finflow.trading.account_state import DECISION, STATE, fills_of
 from finflow.trading.alpaca_broker import BrokerNotReady, OrderRouting
@@ -161,24 +162,26 @@ class _Trading:
             f"{self.agents.config.market.validation_end} (market.validation_end): name a later day",
         )
         mark = self._mark()
-        for evening in self._evenings(panel, start):
+        process = market_until(panel, self.agents).process
+        for evening in self._evenings(panel, start, process):
             entry = {"kind": PAPER, "account": str(self.first), "settings": mark, **asdict(evening)}
             self.log.append(entry)
             self.lines.append(entry)
-        numbers = paper_numbers(self.lines, self._expectation(panel.bars_per_year), panel)
+        equal = PaperAccount(process, EqualWeight(), start).evenings(panel.n_bars - 1)
+        expected, values = self._expectation(panel.bars_per_year), {one.date: one.wealth for one in equal}
+        numbers = paper_numbers(self.lines, expected, panel, values)
         folder = self.folder / PAPER / str(self.first)
         page = paper_page(numbers)
         write_together({folder / "paper.html": page.html(), folder / "paper.json": page.json()})
         return PaperOutcome(numbers, folder / "paper.html", self.log.message)
 
-    def _evenings(self, panel: MarketPanel, start: int) -> Iterator[DailyAccount]:
+    def _evenings(self, panel: MarketPanel, start: int, process: DecisionProcess) -> Iterator[DailyAccount]:
         """Evenings that the log does not have yet: on the ledger, or at a broker elsewhere.
 
         At a broker it is that of the newest bar alone: the prices of bars that passed without a decision are gone.
         """
         last = DailyAccount(*(self.lines[-1][field.name] for field in fields(DailyAccount))) if self.lines else None
         if self.routing is None:
-            process = market_until(panel, self.agents).process
             yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
         elif last is None or last.date < str(panel.dates[-1]):
             decide(replace(self.request, broker=ALPACA), self.agents, self.routing)

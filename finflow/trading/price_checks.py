@@ -157,15 +157,19 @@ def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, con
 def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named: bool) -> Check:
     """Hold the universe to the tickers of the run's data, where they are known, unless the command names its own.
 
-    A ticker that ended before the bar ``since`` was part of the run's history.
+    A ticker that ended before the bar ``since`` was part of the run's history. The day of a last price is that of the
+    last one in the data, not of a bar that carries it on (`market.max_gap`).
 
     Raises MarketError: For the first ticker that has no price any more.
     """
-    gone = {name: "is not in the data any more" for name in expected if name not in panel.assets and not named}
+    left_out = [name for name in expected if name not in panel.assets]
+    gone = {name: "is not in the data any more" for name in left_out if not named}
+    priced = panel.listed if panel.halted is None else panel.listed & ~panel.halted
     lasts = panel.n_bars - 1 - np.argmax(panel.listed[::-1], axis=0)
     for name, last in zip(panel.assets, lasts.tolist(), strict=True):
         if since <= last < panel.n_bars - 1:
-            gone[name] = f"has had no price since {panel.dates[last]}"
+            real = np.flatnonzero(priced[:, panel.assets.index(name)])[-1]
+            gone[name] = f"has had no price since {panel.dates[real]}"
     if gone:
         name, what = next(iter(gone.items()))
         others = f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""
@@ -174,9 +178,9 @@ def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named
             "with --tickers"
         )
     new = [name for name in panel.assets if expected and name not in expected]
-    if new:
-        return Check("tickers", False, f"{', '.join(new[:_SHOWN])} were not in the data of the run")
-    return Check("tickers", True, f"all {panel.n_assets} tickers have a price")
+    said = f"{', '.join(new[:_SHOWN])} were not in the data of the run" if new else f"all {panel.n_assets} have a price"
+    remembered = f"; decided without {first_few(left_out, _SHOWN)}, until --tickers names it again" if left_out else ""
+    return Check("tickers", not new, said + remembered)
 
 
 def check_drift(market: LiveMarket, config: Config, accepted: bool) -> Check:
@@ -256,9 +260,9 @@ def check_plausibility(panel: MarketPanel, since: int) -> Check:
 def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> Check:
     """Compare the prices with those of the run (``data`` of its manifest) and of earlier decisions of the log."""
     findings = []
-    last = data.get("last_date")
+    last, left_out = data.get("last_date"), [name for name in data.get("assets", ()) if name not in panel.assets]
     known = last is not None and np.datetime64(last, "D") in panel.dates
-    if known and panel.until(str(last)).sha256 != data.get("panel_sha256"):
+    if known and not left_out and panel.until(str(last)).sha256 != data.get("panel_sha256"):
         findings.append(f"up to {last} they are not those of the run, bit for bit (restated, or other fields)")
     if fetched := panel.provenance.get("restated"):
         findings.append(f"Yahoo has restated {fetched}, and their history was fetched anew")
@@ -269,6 +273,9 @@ def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data
         else:
             findings.append(f"{asset} was restated by a factor of {high:.6g} (a split or a dividend)")
     unchanged = "the prices of the run and of earlier decisions are unchanged"
+    if left_out:  # the run's hash is of all prices together
+        unchanged = f"the prices of the run cannot be compared without {first_few(left_out, _SHOWN)}"
+        unchanged += "; those of the others at earlier decisions are unchanged" if entries else ""
     return Check("history", not findings, first_few(findings, _SHOWN) if findings else unchanged)
 
 

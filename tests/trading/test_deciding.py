@@ -140,7 +140,8 @@ def test_the_next_decision_goes_on_from_the_plan(decided: Trained) -> None:
     }
     paid = sum(count * prices[name] for name, count in shares.items())
     assert second["cash"] == pytest.approx(20000.0 - paid - first["cost"])
-    assert second["follow_up"] == {"cash": 0.0, "date": DAY, "differences": {}, "source": "plan"}
+    expected = {"cash": 0.0, "date": DAY, "differences": {}, "shortfall": None, "source": "plan"}
+    assert second["follow_up"] == expected
 
 
 def test_fills_say_what_was_really_held(decided: Trained) -> None:
@@ -159,6 +160,30 @@ def test_fills_say_what_was_really_held(decided: Trained) -> None:
     assert made["cash"] == pytest.approx(20000.0 - spent)
     assert decided.decide("--date", NEXT) == 0  # the log has them now
     assert files_of(decided, NEXT) == first
+
+
+def test_cash_is_compared_with_the_plan_and_shortfalls_have_a_total_and_a_sign(
+    decided: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Computed by hand: one order at 2 more a share, one at .5 less and half of it, the others not done, 7 of cost."""
+    made = decided.decision(DAY)
+    dear, cheap, *_ = made["orders"]
+    half = cheap["shares"] / 2.0
+    path = decided.run / "fills.csv"
+    first = f"{dear['ticker']},{dear['shares']},{dear['price'] + 2.0},4\n"
+    second = f"{cheap['ticker']},{half},{cheap['price'] - 0.5},3\n"
+    path.write_text("ticker,shares,price,cost\n" + first + second, "utf-8")
+    assert decided.decide("--date", NEXT, "--fills", str(path)) == 0
+    follow_up = decided.decision(NEXT)["follow_up"]
+    lost = 2.0 * dear["shares"] - 0.5 * half
+    unspent = sum(one["value"] for one in made["orders"]) - dear["value"] - half * cheap["price"]
+    assert unspent > 0.0
+    assert follow_up["shortfall"] == pytest.approx(lost)
+    assert follow_up["cash"] == pytest.approx(unspent - lost + made["cost"] - 7.0)
+    out = capsys.readouterr().out
+    assert f"Lost to the price: {lost:+,.2f} in all" in out
+    assert "Above zero the fills were worse than the decision's prices" in out
+    assert f"Cash is {follow_up['cash']:+,.2f} against the plan: the shares ordered" in out
 
 
 def test_a_split_restates_what_the_log_holds(decided: Trained) -> None:
@@ -213,10 +238,48 @@ def test_a_ticker_that_is_gone_is_refused(trained: Trained, capsys: pytest.Captu
     table = trained.price_table()
     table.drop(columns="C").to_csv(trained.prices)
     assert "C is not in the data any more" in refused(trained, capsys, "--date", DAY, "--i-know")
-    assert trained.decide("--date", DAY, "--tickers", "A", "B", "D") == 0  # once the rest is named
     table.loc[table.index > "2011-12-09", "C"] = np.nan
     table.to_csv(trained.prices)
-    assert "C has had no price since 2011-12-09" in refused(trained, capsys, "--date", DAY, "--i-know")
+    for gap in ("0", "5"):  # carried on over a gap, it has no price either
+        options = ("--date", DAY if gap == "0" else "2011-12-20", "--i-know", "--set", f"market.max_gap={gap}")
+        assert "C has had no price since 2011-12-09" in refused(trained, capsys, *options)
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_ticker_once_left_out_stays_out_until_it_is_named_again(
+    decided: Trained, capsys: pytest.CaptureFixture[str], dropped: bool
+) -> None:
+    """The account held it: the log goes on from the holdings after its sale, and compares prices of the others."""
+    whole = decided.price_table()
+    table = whole.drop(columns="C") if dropped else whole.assign(C=whole["C"].where(whole.index <= "2011-12-09"))
+    table.to_csv(decided.prices)
+    held = decided.run / "held.csv"
+    held.write_text("ticker,shares\nA,10\n", "utf-8")
+    named = ("--date", NEXT, "--tickers", "A", "B", "D")
+    assert "name what is held with --holdings" in refused(decided, capsys, "--i-know", *named)
+    assert "add --cash" in refused(decided, capsys, "--i-know", *named, "--holdings", str(held))
+    held.write_text("ticker,shares\nA,10\ncash,15000\n", "utf-8")
+    assert decided.decide(*named, "--holdings", str(held)) == 0
+    assert decided.decision(NEXT)["assets"]["A"]["shares"] == 10.0
+    first = files_of(decided, NEXT)
+    assert decided.decide("--date", NEXT, "--holdings", str(held)) == 0
+    assert files_of(decided, NEXT) == first
+    assert len(decided.entries("decision")) == 2
+    capsys.readouterr()
+    assert decided.decide("--date", "2011-12-16") == 0
+    assert "; decided without C, until --tickers names it again\n" in capsys.readouterr().out
+    (history,) = [one for one in decided.decision("2011-12-16")["checks"] if one["name"] == "history"]
+    assert history["passed"]
+    assert history["said"].endswith("without C; those of the others at earlier decisions are unchanged")
+    whole.to_csv(decided.prices)
+    assert decided.decide("--date", "2011-12-19", "--tickers", *"ABCD") == 0
+    assert decided.decide("--date", "2011-12-20") == 0
+    assert decided.decision("2011-12-20")["assets"].keys() == {*"ABCD", "cash"}
+    table["A"] *= 1.5
+    table.to_csv(decided.prices)
+    assert decided.decide("--date", "2011-12-21", "--tickers", *"ABD", "--holdings", str(held), "--accept-drift") == 0
+    warned = {one["name"]: one["said"] for one in decided.decision("2011-12-21")["checks"] if not one["passed"]}
+    assert "A was restated by a factor of 1.5" in warned["history"]
 
 
 def test_features_far_from_training_are_refused_with_how_far(

@@ -1,4 +1,4 @@
-"""Paper trading: the backtest's numbers evening by evening, whole after any stop, and an honest test beside it.
+"""Paper trading: the backtest's numbers evening by evening, and whole after any stop.
 
 Assets without a price for some days are held and their orders lapse; dividends in cash are there on the ex-date, and
 shares stay what they were.
@@ -7,11 +7,8 @@ shares stay what they were.
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Callable
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,11 +17,9 @@ from finflow.trading.account_state import AccountState
 from finflow.trading.decide_mode import Request
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.live_market import load_trading_agents, market_until
-from finflow.trading.paper_page import ALPHA, Expectation, paper_schema, variance_ratio
 from finflow.trading.paper_trading import Clock, PaperAccount, trade_on_paper
 from finflow.training.data.training_data import prepare
 from tests.commands import refusal
-from tests.conftest import Page, check_numbers
 from tests.trading.conftest import DAY, NEXT, Trained
 
 FIRST, UNTIL = "2011-11-10", "2011-12-30"
@@ -96,17 +91,6 @@ def test_decisions_and_paper_accounts_share_a_log(trained: Trained) -> None:
     ) == len(entries)
 
 
-@pytest.mark.usefixtures("images")
-def test_the_page_agrees_with_its_numbers(trained: Trained) -> None:
-    assert trained.paper("--from", FIRST, "--until", UNTIL) == 0
-    folder = trained.run / "trading" / "paper" / FIRST
-    content = json.loads((folder / "paper.json").read_text("utf-8"))
-    jsonschema.validate(content, paper_schema())
-    assert check_numbers(Page((folder / "paper.html").read_text("utf-8")), content) > 20
-    growth = np.prod([1.0 + (day["simple_return"] or 0.0) for day in content["days"]])
-    assert content["total_return"] == pytest.approx(growth - 1.0)
-
-
 @pytest.mark.usefixtures("fast")
 def test_it_follows_new_bars_and_decides_on_each_once(trained: Trained) -> None:
     """Bars arrive while it waits; a stop in between changes nothing."""
@@ -154,50 +138,6 @@ def test_what_cannot_be_is_one_line(
 ) -> None:
     assert said in refusal(capsys, *trained.options("paper"), *options)
     assert not trained.log.exists()
-
-
-def simulated(count: int, draw: Callable[[np.random.Generator, int], Any], scale: float, shift: float) -> float:
-    """Share of accounts that ever leave what a backtest of 500 days led one to expect, in three years."""
-    rng, left = np.random.default_rng(0), 0
-    for _ in range(count):
-        backtest, account = 0.01 * draw(rng, 500), 0.01 * scale * draw(rng, 756) + shift
-        expected = Expectation.of(np.expm1(backtest), 252)
-        left += expected.left_on(np.expm1(account)) is not None
-    return left / count
-
-
-@pytest.mark.parametrize("scale", [1.0, 3.0], ids=["alike", "turbulent"])
-@pytest.mark.parametrize("tails", ["normal", "heavy"])
-def test_an_account_like_its_backtest_is_seldom_outside_however_often_one_looks(tails: str, scale: float) -> None:
-    """Neither is one of three times the deviation, as of accounts that begin before a crisis."""
-    draws: dict[str, Callable[[np.random.Generator, int], Any]] = {
-        "normal": lambda rng, size: rng.standard_normal(size),
-        "heavy": lambda rng, size: rng.standard_t(4, size) / np.sqrt(2.0),
-    }
-    assert simulated(300, draws[tails], scale, 0.0) <= ALPHA + 0.02
-
-
-def test_an_account_that_loses_what_the_backtest_gained_is_found_out() -> None:
-    assert simulated(50, lambda rng, size: rng.standard_normal(size), 1.0, -0.004) > 0.8
-
-
-def test_the_edges_of_the_band_are_where_the_evidence_is_twenty() -> None:
-    expected = Expectation(0.0004, 0.01, 500, 252, ratio=1.1)
-    returns = np.expm1(np.random.default_rng(0).normal(-0.002, 0.01, 800))
-    low, high = expected.band(returns)
-    growth = np.cumprod(1.0 + returns)
-    outside = (growth <= low) | (growth >= high)
-    assert 0 < outside.sum() < 700
-    np.testing.assert_array_equal(outside, np.exp(expected.log_evidence(returns)) >= 1.0 / ALPHA)
-    assert expected.left_on(returns) == int(np.flatnonzero(outside)[0])
-
-
-def test_returns_that_hang_together_slow_the_evidence() -> None:
-    noise = np.random.default_rng(2).standard_normal(100_000)
-    together = noise[1:] + 0.3 * noise[:-1]
-    assert variance_ratio(noise) == pytest.approx(1.0, abs=0.03)
-    assert variance_ratio(together) == pytest.approx(1.0 + 2.0 * 0.3 / 1.09 * (1.0 - 1.0 / 11.0), abs=0.03)
-    assert variance_ratio(noise[1:] - 0.3 * noise[:-1]) == 1.0, "returns that revert are given no faster clock"
 
 
 THEN = "2011-12-16"
