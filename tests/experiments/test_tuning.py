@@ -531,8 +531,9 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
 def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sys.argv", ["main.py"])
     begun = begin(made(tmp_path, tune__name="mine", output__logs_dir=str(tmp_path / "my logs")))
-    command = f"finflow --mode tune --resume '{begun.folder}'"
+    command = f"python main.py --mode tune --resume '{begun.folder}'"
     assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to continue: {command}"
     assert command in (begun.folder / "study.yaml").read_text()
     monkeypatch.setattr(begun.store.study, "get_trials", Mock(side_effect=OSError("the server is gone")))
