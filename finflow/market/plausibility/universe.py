@@ -11,10 +11,8 @@ from finflow.market.panel import MarketPanel
 from finflow.market.plausibility.finding import Finding, log_moves
 
 _SAME = 0.9999  # correlation of the returns of one asset under two names
-_INDEX, _NAMED_INDEX = (
-    0.995,
-    0.7,
-)  # correlation with the mean of the other assets, of an index without and with its name
+_INDEX = 0.995  # correlation of an index with the mean of the other assets
+_NAMED_INDEX = 0.7  # the same for an asset that has the name of one
 _INDEX_NAME = re.compile(r"\^.*|.*bench.*|.*index.*|idx|mkt|market|spx|s&?p ?_?500.*|ndx|djia?|msci .+", re.IGNORECASE)
 _FEWEST = 30
 _STEPS, _DAYS = 3.5, 15  # usual steps, and calendar days, beyond which rows are missing between two dates

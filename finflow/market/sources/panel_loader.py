@@ -49,7 +49,7 @@ def load_panel(config: MarketConfig) -> MarketPanel:
         return with_plausible_levels(assemble(download_prices(config), config))
     if config.path is None:
         raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
-    others = {config.benchmark or config.align, config.align}
+    others = [name for name in (config.benchmark, config.align) if name is not None]
     wanted = None if config.tickers is None else {*config.tickers, *others}
     prices = read_prices(config.path, config.source, wanted, config.auto_adjust, config.dividends == "cash")
     try:
