@@ -78,6 +78,11 @@ class Backtest:
         """Wealth of 1 invested before each trade, and at the end, (steps + 1,)."""
         return np.asarray(np.cumprod(np.append(1.0, 1.0 + self.returns)))
 
+    @property
+    def is_index(self) -> bool:
+        """An index, which holds itself alone."""
+        return self.assets[0] == self.name
+
 
 class History:
     """Closes of the market (bars, assets), as a strategy receives them: memory that has not been given later ones.

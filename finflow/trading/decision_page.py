@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from finflow.evaluation.page.page_numbers import Answer, Gate, Number, Numbers, Shown, about, schema_of
-from finflow.evaluation.page.section import ROW, Cell, Headline, Page, Section, Sentence, Tile, columns_of, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, columns_of, make_table
+from finflow.evaluation.page.whole_page import Headline, Page, Tile
 
 _FEATURES = 8  # that are shown
 _LEAST_PART = 1e-6  # of a feature, as a share of the account, that is shown at least

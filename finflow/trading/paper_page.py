@@ -12,7 +12,8 @@ import numpy as np
 from finflow.arrays import FloatArray
 from finflow.evaluation.page.drawing import BLUE, LIGHT_GREY, TIMES, Rendered, date_axis, legend_of_figure, render
 from finflow.evaluation.page.page_numbers import Number, Shown, about, schema_of
-from finflow.evaluation.page.section import ROW, Headline, Page, Section, Tile, columns_of, figure_section, make_table
+from finflow.evaluation.page.section import ROW, Section, columns_of, figure_section, make_table
+from finflow.evaluation.page.whole_page import Headline, Page, Tile
 from finflow.market.panel import MarketPanel
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import pytest
 import finflow
 from finflow.cli import main
 from finflow.config import Config, config_hash, load_config
-from finflow.evaluation.page.section import Headline, Page
+from finflow.evaluation.page.whole_page import Headline, Page
 from finflow.experiments.jobs.independent_trainings import SeedJob
 from finflow.training.checkpoints.run_folder import resolve_run
 from tests.cli.test_options import numbers_of_a_report

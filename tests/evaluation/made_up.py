@@ -14,7 +14,8 @@ from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests, with_memos
-from finflow.evaluation.page.section import Headline, Page, Section
+from finflow.evaluation.page.section import Section
+from finflow.evaluation.page.whole_page import Headline, Page
 from finflow.evaluation.report.results import ReportData
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.market.features.feature_set import Features

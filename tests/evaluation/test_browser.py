@@ -17,8 +17,9 @@ from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, compari
 from finflow.evaluation.report.report import write_report
 from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
 from finflow.evaluation.statistics.bootstrap import Estimate, Interval, Resampling
+from finflow.strategies.classical import COMPARED
 from tests.browser import DESK, PAPER, PHONE, Browser, open_browser
-from tests.evaluation.made_up import context_of, process_of, report_data
+from tests.evaluation.made_up import backtest_of, context_of, process_of, report_data
 
 pytestmark = pytest.mark.usefixtures("images")
 
@@ -63,6 +64,33 @@ def test_nothing_runs_off_the_side_and_ink_stands_out(page: Browser, width: int,
     ground, ink = (sum(map(int, found[of].strip("rgb()").split(","))) / 765.0 for of in ("ground", "ink"))
     dark, bright = (ground, ink) if scheme == "dark" else (ink, ground)
     assert dark < 0.2 < 0.8 < bright
+
+
+def test_a_report_is_one_page_before_anything_is_unfolded(page: Browser, tmp_path: Path) -> None:
+    """At most 6,000 pixels and 1,500 words with as many strategies as a report has; links, and paper, unfold."""
+    strategies = tuple(backtest_of(name, seed=place) for place, name in enumerate(COMPARED))
+    context = context_of(process_of(), range(300, 420), "risk-parity", "equal-weight", "buy-and-hold")
+    write_report(tmp_path, report_data(strategies=strategies, sections=(sweep_section(context),)))
+    page.open((tmp_path / "report.html").as_uri())
+    assert page.measured(1400)["over"] == 0
+    assert page.evaluate("document.documentElement.scrollHeight") <= 6000
+    words = "document.body.innerText.split(/\\s+/).length"
+    folded = page.evaluate(words)
+    assert folded <= 1500
+    shown = "document.querySelector('#intervals table').checkVisibility()"
+    assert not page.evaluate(shown)
+    page.evaluate("document.querySelector('nav a[href=\"#intervals\"]').click() || true")
+    assert page.evaluate(f"new Promise(done => setTimeout(() => done({shown}), 100))")
+    assert page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(words) > 2 * folded
+
+
+def test_a_figure_is_dark_on_a_dark_page(page: Browser) -> None:
+    styles = "getComputedStyle(document.querySelector('.finding img')).filter"
+    page.measured(DESK, "light")
+    assert page.evaluate(styles) == "none"
+    page.measured(DESK, "dark")
+    assert page.evaluate(styles) == "invert(1) hue-rotate(180deg)"
 
 
 SORT = """(() => {

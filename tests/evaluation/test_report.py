@@ -21,6 +21,8 @@ import pandas as pd
 import pytest
 
 from finflow.errors import OutputError
+from finflow.evaluation.analysis import expert_traits, training_sections
+from finflow.evaluation.page.page_numbers import agreeing_decimals
 from finflow.evaluation.report import figures, report
 from finflow.evaluation.report.report import tear_sheet_obstacle, write_report
 from finflow.evaluation.report.report_page import build_page
@@ -29,11 +31,11 @@ from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, Resampling, SharpeDifference
 from finflow.evaluation.statistics.significance_tests import Tries, track_of
 from finflow.evaluation.statistics.verdict import Reason
-from tests.evaluation.made_up import backtest_of, report_data
+from tests.evaluation.made_up import DAYS, backtest_of, make_training, report_data
 
 pytestmark = pytest.mark.usefixtures("tear_sheets")
 
-FIGURES = ["equity", "drawdown", "weights", "gate", "experts", "overfitting", "training"]
+FIGURES = ["weights", "equity", "drawdown", "gate", "experts", "overfitting", "training"]
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +61,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_file_is_there_and_every_figure_is_embedded_and_described(folder: Path, html: Any) -> None:
-    expected = {"report.html", "metrics.json", "returns.csv", "tearsheet.html", *(f"{name}.png" for name in FIGURES)}
+    drawn = ["answer", *FIGURES]
+    expected = {"report.html", "metrics.json", "returns.csv", "tearsheet.html", *(f"{name}.png" for name in drawn)}
     assert set(os.listdir(folder)) == expected
-    for name in FIGURES:
+    for name in drawn:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     images = html.all("img")
-    assert len(images) == len(FIGURES)
+    assert len(images) == len(drawn)
     for image in images:
         assert str(image["src"]).startswith("data:image/png;base64,")
         assert len(str(image["alt"])) > 40
@@ -136,7 +139,8 @@ def test_the_same_data_and_seed_give_the_same_bytes(folder: Path) -> None:
     results = compute_results(data)
     assert build_page(results).json() == (folder / "metrics.json").read_text("utf-8")
     drawn = report.draw_figures(results)
-    assert [figure.png for figure in drawn] == [(folder / f"{name}.png").read_bytes() for name in FIGURES]
+    assert {figure.name for figure in drawn} == {"answer", *FIGURES}
+    assert all(figure.png == (folder / f"{figure.name}.png").read_bytes() for figure in drawn)
     assert build_page(compute_results(other)).json() != build_page(results).json()
 
 
@@ -162,18 +166,76 @@ def test_the_verdict_comes_first_with_its_reasons() -> None:
     assert "<h2>Beats equal weight: not shown</h2>" in unclear
     assert "<li>✓ test 0 said −0.5</li><li>✗ test 1 said −0.5</li>" in unclear
     first, last = results.data.agent.dates[[0, -1]]
-    window = f"read the test window, {first} to {last}, before: 2."
-    assert f"{window} Configurations that the judged one was chosen among: 3. Tries: 5." in unclear
+    window = f"read the test window ({first} to {last}) before: 2."
+    assert f"{window} Configurations that this one was chosen among: 3. Tries counted: 5." in unclear
     assert "Beats equal weight: yes" in said("yes", True, True)
     assert "promises nothing about the future" in said("yes", True, True)
     assert "Beats equal weight: no<" in said("no", False)
+
+
+def first_box(**changes: Any) -> str:
+    text = build_page(compute_results(report_data(**changes))).html()
+    box = text[text.index('<section class="finding') : text.index("</section>")]
+    assert "<details" not in box, "the condition that decided is never folded"
+    return re.sub(r"<[^>]+>", "", box)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "said"),
+    [
+        (0.0, "Found nothing that holds out of sample; holds inverse volatility. Its largest holdings on average: "),
+        (0.8, "Trades its own policy at 80\N{NARROW NO-BREAK SPACE}%, and inverse volatility for the rest."),
+        (None, "Trades its own policy. Its largest holdings"),
+    ],
+)
+def test_the_page_begins_with_what_the_agent_is_and_holds(confidence: float | None, said: str) -> None:
+    columns = [column for column, *_ in training_sections.BLOCKS_SHOWN.values()]
+    evidence = {**dict.fromkeys(columns, 1.0), "confidence": confidence, "reference": 1}
+    training = make_training() if confidence is None else pd.DataFrame([{"phase": "online", "update": 900, **evidence}])
+    sections = training_sections.sections_of_training(training)
+    assert said in first_box(training=training, sections=tuple(sections))
+
+
+def test_the_condition_that_decided_is_named_in_words() -> None:
+    results = compute_results(report_data())
+
+    def decided(answer: str, *enough: bool, bounds: list[float] | None = None) -> str:
+        reasons = tuple(Reason("a test", passed) for passed in enough)
+        changes = {"beats_equal_weight": answer, "reasons": reasons, "sharpe_difference_interval": bounds}
+        verdict = dataclasses.replace(results.verdict, **changes)
+        return build_page(dataclasses.replace(results, verdict=verdict)).finding.words[0]
+
+    assert "the true difference of Sharpe ratios may be zero or less" in decided("not shown", False, True, False)
+    assert "without any skill such a lead would not be rare" in decided("not shown", False, False, True)
+    assert "may be luck" in decided("not shown", False, True, True)
+    assert "restored once a month" in decided("not shown", True, True, True, False)
+    assert "The window cannot decide." in decided("not shown", False)
+    assert "the whole interval of the difference lies below zero" in decided("no", False, bounds=[-0.5, -0.1])
+    assert "the return: it was lower" in decided("no", False, bounds=[-0.5, 0.1])
+
+
+def test_a_section_of_nothing_is_left_out() -> None:
+    """A gate that gives everything to the reference, and a training without events."""
+    shares = np.eye(6)[np.full(DAYS, 5)]
+    portfolios = np.full((DAYS, 6, 4), 0.25)
+    explained = {"gate": shares, "experts": portfolios, "trade_rate": np.ones(DAYS)}
+    agent = dataclasses.replace(report_data().agent, explanation=explained)
+    results = compute_results(report_data(agent=agent, events=()))
+    assert "gate" not in [figure.name for figure in report.draw_figures(results)]
+    assert "Guard events" not in build_page(results).html()
+    states = {"calm": {"decisions": 5, "gate": dict.fromkeys("ab", 0.0) | {"reference": 1.0}, "cash": 0.0}}
+    silent = expert_traits.gate_section(states, ("a", "b", "reference"), "here")
+    page = build_page(compute_results(report_data(sections=(silent,))))
+    assert "gate_states" not in page.html()
+    assert page.document["gate_states"] == states, "no figure is lost"
 
 
 def test_the_interval_of_the_difference_is_shown_where_there_is_one() -> None:
     results = compute_results(report_data())
     shown = build_page(results).html()
     bounds = results.difference.interval
-    said = f">{bounds.low:+.2f}</span> to ".replace(">-", ">−")
+    ratios = [results.numbers["strategies"][name]["sharpe"] for name in ("agent", "equal-weight")]
+    said = f">{bounds.low:+.{agreeing_decimals(*ratios)}f}</span> to ".replace(">-", ">−")
     assert "with a 95\N{NARROW NO-BREAK SPACE}% interval from <span" in shown
     assert said in shown
     nothing = SharpeDifference(0.3, Interval(math.nan, math.nan), math.nan)
@@ -212,8 +274,9 @@ def test_a_fixed_strategy_has_no_gate_experts_or_training(tmp_path: Path) -> Non
     others, judged = report_data().strategies[:2], report_data().strategies[2]
     data = report_data(agent=judged, strategies=others, training=pd.DataFrame(), notes=(), facts={})
     text = write_report(tmp_path, data).html()
-    assert {name.stem for name in tmp_path.glob("*.png")} == {*FIGURES} - {"gate", "experts", "training"}
-    assert text.count("<img ") == len(FIGURES) - 3
+    assert {name.stem for name in tmp_path.glob("*.png")} == {"answer", *FIGURES} - {"gate", "experts", "training"}
+    assert text.count("<img ") == len(FIGURES) - 2
+    assert "The strategy risk-parity. Its largest holdings on average: " in text
     compared = json.loads((tmp_path / "metrics.json").read_text())["strategies"]
     assert list(compared) == ["buy-and-hold", "equal-weight", "risk-parity"]
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, strategies as st
 
 from finflow.evaluation.analysis.training_sections import distance_section, generalisation_section, measure_distance
 from finflow.evaluation.page import section
-from finflow.evaluation.page.page_numbers import look_up, show
+from finflow.evaluation.page.page_numbers import agreeing_decimals, look_up, show
 from finflow.evaluation.page.section import ROW, Cell, Row, Section, Table, make_table
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import compute_results
@@ -72,7 +73,7 @@ def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json() -> None:
     data = report_data(sections=(made(Cell(("a<b", "sharpe"))),))
     page = build_page(compute_results(data))
     assert '<a href="#made">Made &amp; up</a>' in page.html()
-    assert '<section id="made">' in page.html()
+    assert '<section id="made" class="folded"><details><summary><h2>Made &amp; up</h2></summary>' in page.html()
     assert json.loads(page.json())["made"] == NUMBERS
 
 
@@ -129,7 +130,20 @@ def test_the_first_best_and_last_point_of_how_a_training_generalised_are_shown()
     assert look_up(found.numbers, ("last", "gap")) == 6e-4 - 5e-5
     assert look_up(found.numbers, ("best", "kl")) == 0.1
     assert 'data-path="generalisation/best/validation_value"' in section_html(found)
+    assert len(found.figures) == 1
+    assert generalisation_section(pd.DataFrame(points[:2])).figures == (), "two points are no curve"
     assert generalisation_section(pd.DataFrame([losses])) is None
+
+
+@given(st.floats(-9.0, 9.0), st.floats(-9.0, 9.0))
+def test_a_difference_as_printed_is_that_of_the_numbers_as_printed(one: float, other: float) -> None:
+    """0.97 and 1.02 with a difference of -0.04 would not be: three decimals are printed."""
+    assert agreeing_decimals(0.9718, 1.0152) == 3
+    assert agreeing_decimals(math.nan, 1.0) == 2
+    places = agreeing_decimals(one, other)
+    printed = [float(show(value, "", places).replace("\N{MINUS SIGN}", "-")) for value in (one, other, one - other)]
+    if places < 5:  # no number of decimals makes every difference agree; five are enough in 99.9 % of cases
+        assert printed[0] - printed[1] == pytest.approx(printed[2], abs=1e-9)
 
 
 def luminance(colour: str) -> float:

@@ -53,7 +53,7 @@ def test_the_same_edge_after_many_tries_is_not_shown() -> None:
     verdict = judged(*made(4e-4), tries=Tries(configurations=20, others=180))
     assert verdict.beats_equal_weight == "not shown"
     assert [reason.enough for reason in verdict.reasons] == [False, True, True]
-    assert "for 200 tries" in verdict.reasons[0].said
+    assert "after 200 tries" in verdict.reasons[0].said
     assert verdict.dsr < 0.95 < verdict.psr
 
 
@@ -77,7 +77,7 @@ def test_what_only_trades_less_than_daily_equal_weight_is_no_yes() -> None:
     verdict = judged(own, baseline, cheap)
     assert verdict.beats_equal_weight == "not shown"
     assert [reason.enough for reason in verdict.reasons] == [True, True, True, False]
-    assert "Against equal weight that is restored once a month, too: Deflated" in verdict.reasons[3].said
+    assert "Against equal weight that is restored once a month, too: Confidence that" in verdict.reasons[3].said
     assert verdict.dsr == judged(own, baseline).dsr
     poor = judged(own, baseline, baseline)
     assert poor.beats_equal_weight == "yes"

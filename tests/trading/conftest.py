@@ -16,7 +16,7 @@ import pytest
 
 from finflow.cli import main
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.page.section import Page
+from finflow.evaluation.page.whole_page import Page
 from finflow.line_file import HashedLog
 from finflow.trading import decide_mode, decision_making, live_market, paper_trading
 from finflow.trading.alpaca_broker import KEY, SECRET

@@ -88,8 +88,12 @@ def attribution_section(context: ComparisonContext, experts: Sequence[str]) -> S
         order = [*order[:SHOWN], *order[-SHOWN:]]
         caption = f"The {SHOWN} assets that brought most and the {SHOWN} that brought least; metrics.json has all."
     tables = [_by_source("By asset", [(("assets", asset), asset) for asset in order], list(numbers), caption)]
-    words = ["What one unit of money, invested at the start, earned from each source; the lines sum to the total."]
-    if judged["experts"] is not None:
+    words = [
+        "What one unit of money, invested at the start, earned from each source; the lines sum to the total, rounded."
+    ]
+    if judged["experts"] is not None and any(
+        round(judged["experts"][name], 3) for name in experts if name != "reference"
+    ):
         words.append(
             "An asset's part goes to the experts by their shares in what is held: a holding is built from the aims of "
             "many days."

@@ -166,7 +166,7 @@ def expert_section(found: ExpertTraits, window: str) -> Section:
                 ("Beta", Cell((of, ROW, "beta"))),
                 ("Expected growth", Cell((of, ROW, "growth"), "%", 1)),
                 ("Cash", Cell(("cash", ROW), "%", 0)),
-                ("As called", {name: answers[found.holds(name, of)] for name in table}),
+                ("Has the trait of its name", {name: answers[found.holds(name, of)] for name in table}),
             ),
             marked=BASELINE,
         )
@@ -211,5 +211,7 @@ def gate_section(found: ByState, names: Sequence[str], window: str) -> Section:
         ("Cash in the aim", Cell((ROW, "cash"), "%", 1)),
     )
     words = (f"Means over {window}, by the crisis score that the agent observed, fitted on the training window.",)
+    if not any(round(one["gate"][name], 3) for one in found.values() for name in names if name != "reference"):
+        return Section("gate_states", "", dict(found), short=None)  # no expert has a share
     table = make_table("Share of each expert in the aim", "The market", rows, columns)
     return Section("gate_states", "Gate weights by market state", dict(found), (table,), (), words)

@@ -68,7 +68,8 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
         "deployed, simulated in segments of an episode. The gap is training less validation. KL says how far it is "
         "from the policy as pretrained, in nats per free dimension of the action.",
     )
-    return Section("generalisation", "Generalisation", numbers, (table,), (_points_figure(rows),), words)
+    drawn = (_points_figure(rows),) if len(rows) > 2 else ()
+    return Section("generalisation", "Generalisation", numbers, (table,), drawn, words)
 
 
 def _points_figure(points: pd.DataFrame) -> Rendered:
@@ -115,24 +116,33 @@ BLOCKS_SHOWN = {
 }
 
 
+def evidence_of(training: pd.DataFrame) -> pd.Series | None:
+    """The row logged when the finished agent was judged on the blocks left out; None where it was not."""
+    found = training[training["out_of_fold_t"].notna()] if "out_of_fold_t" in training else training[:0]
+    return None if found.empty else found.iloc[-1]
+
+
+def held_instead(evidence: pd.Series) -> str:
+    """Reference that has what the learned policy has not, in words."""
+    return REFERENCES[int(evidence["reference"])].replace("-", " ")
+
+
 def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     """Out-of-fold evidence, and the calibration of the critics; None where the training has none."""
-    if "out_of_fold_t" not in training or not training["out_of_fold_t"].notna().any():
+    if (row := evidence_of(training)) is None:
         return None
-    row = training[training["out_of_fold_t"].notna()].iloc[-1]
     critics = {
         window: {name: float(row[f"{window}_advantage_{name}"]) for name in ("slope", "slope_error", "correlation")}
         for window in WINDOWS
         if f"{window}_advantage_slope" in row
     }
-    reference = REFERENCES[int(row["reference"])]
+    reference, held = REFERENCES[int(row["reference"])], held_instead(row)
     numbers: dict[str, object] = {key: float(row[column]) for key, (column, *_) in BLOCKS_SHOWN.items()}
     numbers |= {"reference": reference, "critics": critics}
     columns = [
         (heading, Cell((ROW, key), unit, decimals, plus=key == "gain"))
         for key, (_, heading, unit, decimals) in BLOCKS_SHOWN.items()
     ]
-    held = reference.replace("-", " ")
     caption = "Gain and what is lost to shrinkage in percent of log return a day, the unit of the reward."
     tables = [make_table("Evidence of the blocks", "gain", [((), f"over {held}")], columns, caption)]
     if critics:

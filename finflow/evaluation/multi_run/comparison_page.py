@@ -18,7 +18,6 @@ from finflow.evaluation.page.section import (
     ROW,
     Cell,
     Column,
-    Page,
     Row,
     Section,
     Table,
@@ -26,7 +25,8 @@ from finflow.evaluation.page.section import (
     figure_section,
     make_table,
 )
-from finflow.evaluation.report.report_page import verdicts_of_several
+from finflow.evaluation.page.whole_page import Page
+from finflow.evaluation.report.answer import verdicts_of_several
 from finflow.evaluation.statistics.bootstrap import (
     DIFFERENCE,
     Estimate,

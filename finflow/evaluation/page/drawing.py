@@ -93,15 +93,15 @@ class Rendered:
         return base64.b64encode(self.png).decode("ascii")
 
 
-def render(draw: Callable[[Figure], None], height: float) -> bytes:
-    """Draw one figure of the common width and the given height (inches) and encode it as PNG."""
+def render(draw: Callable[[Figure], None], height: float, width: float = WIDTH) -> bytes:
+    """Draw one figure of the given height and width (inches) and encode it as PNG."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
-        figure = Figure(figsize=(WIDTH, height), dpi=DOTS_PER_INCH)
+        figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
         draw(figure)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
@@ -186,22 +186,27 @@ def wealth_figure(
     judged: str = "",
 ) -> Rendered:
     """Lines of wealth, of 1 invested, until ruin; the legend has each name with its last value, in their order."""
-    styles = line_styles(list(paths), BASELINE, judged)
     paths = dict(sorted(paths.items(), key=lambda item: -item[1][-1]))
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for label, path in paths.items():
-            shown = np.where(path > 0.0, path, np.nan)
-            axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", **styles[label])
-        log_axis(axes, np.concatenate(list(paths.values())))
-        date_axis(axes, dates)
+        plot_wealth(axes, dates, paths, judged)
         axes.set_ylabel("value of 1 invested, log scale")
         legend_of_figure(figure, axes)
 
     ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in paths.items())
     alt = f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}."
     return Rendered(name, title, caption, alt, render(draw, 4.4))
+
+
+def plot_wealth(axes: Axes, dates: DateArray, paths: Mapping[str, NDArray[Any]], judged: str) -> None:
+    """Lines of wealth on a log scale, until ruin, each labelled with its name and last value."""
+    styles = line_styles(list(paths), BASELINE, judged)
+    for label, path in paths.items():
+        shown = np.where(path > 0.0, path, np.nan)
+        axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", **styles[label])
+    log_axis(axes, np.concatenate(list(paths.values())))
+    date_axis(axes, dates)
 
 
 def legend_of_figure(figure: Figure, axes: Axes, columns: int = 4) -> None:

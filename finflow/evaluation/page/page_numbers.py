@@ -134,6 +134,18 @@ def show(value: float, unit: str = "", decimals: int = 2, *, plus: bool = False,
     return text.replace("-", MINUS) + suffix
 
 
+def agreeing_decimals(one: float, other: float, fewest: int = 2, most: int = 5) -> int:
+    """Decimals with which the difference of the two numbers as printed is their difference as printed."""
+    return next(
+        (
+            places
+            for places in range(fewest, most)
+            if abs(round(one, places) - round(other, places) - round(one - other, places)) < 10.0 ** -(places + 1)
+        ),
+        fewest if math.isnan(one - other) else most,
+    )
+
+
 def plain(value: Any) -> Any:
     """The same as JSON knows it: mappings for dataclasses, and None for numbers that are not finite."""
     if is_dataclass(value) and not isinstance(value, type):

@@ -7,21 +7,15 @@ full) and `data-scale` (the factor it is multiplied by, unless that is one). Tem
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from pydantic.fields import FieldInfo
 
 from finflow.evaluation.page.drawing import MINUS, TIMES, Rendered
-from finflow.evaluation.page.page_numbers import DASH, THIN, UNITS, Path, Shown, find, json_text, look_up, plain, show
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from finflow.evaluation.page.page_numbers import DASH, THIN, UNITS, Path, Shown, find, look_up, plain, show
 
 ROW = "\N{ASTERISK}"  # in the path of a cell that `make_table` repeats in every row: the keys of the row
 WIDE = 120  # characters of a terminal
@@ -171,6 +165,10 @@ class Section:
         Files beside the page.
     short
         Title in the contents, where it is not the heading; None for a section that is not listed there.
+    more
+        Tables that are unfolded by a click.
+    folded
+        The whole section is unfolded by a click on its title.
     """
 
     key: str
@@ -183,10 +181,17 @@ class Section:
     facts: Mapping[str, str] | None = None
     links: tuple[str, ...] = ()
     short: str | None = ""
+    more: tuple[Table, ...] = ()
+    folded: bool = False
 
     def __post_init__(self) -> None:
         """Make JSON values of the numbers."""
         object.__setattr__(self, "numbers", plain(self.numbers))
+
+    @property
+    def blank(self) -> bool:
+        """Nothing to show: its numbers are in the document alone."""
+        return not (self.words or self.notes or self.tables or self.figures or self.facts or self.links)
 
     def parts(self, sentence: Sentence, document: Mapping[str, Any]) -> list[str | ShownNumber]:
         return [self._shown(part, document) for part in ((sentence,) if isinstance(sentence, str) else sentence)]
@@ -272,76 +277,3 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def figure_section(figure: Rendered) -> Section:
     return Section(figure.name, figure.title, figures=(figure,))
-
-
-class Tile(NamedTuple):
-    """A large number at the top of a page: its heading, the number, and a small sentence under it."""
-
-    heading: str
-    cell: Cell
-    beside: Sentence = ""
-
-
-@dataclass(frozen=True)
-class Headline(Section):
-    """The box at the top of a page: a region named ``label``, with reasons after the words and tiles at its end.
-
-    ``kind`` is the colour of its edge: ahead, behind, not-shown or not-compared.
-    """
-
-    kind: str = "not-shown"
-    label: str = "Finding"
-    reasons: tuple[str, ...] = ()
-    tiles: tuple[Tile, ...] = ()
-
-    def text(self, document: Mapping[str, Any]) -> list[str]:
-        tiles = "; ".join(self._line((f"{tile.heading}: ", tile.cell), document) for tile in self.tiles)
-        return [*super().text(document), *map(terminal_text, self.reasons), *([tiles] if tiles else [])]
-
-
-@dataclass(frozen=True)
-class Page:
-    """A whole page: heading, finding, contents and sections; ``numbers`` are its document beside those of sections."""
-
-    title: str
-    subtitle: str
-    finding: Headline
-    sections: Sequence[Section]
-    numbers: Any = None
-
-    @cached_property
-    def document(self) -> dict[str, Any]:
-        """Every number, as the JSON file has them."""
-        own = {section.key: section.numbers for section in self.sections if section.numbers is not None}
-        return {**(plain(self.numbers) or {}), **own}
-
-    def json(self) -> str:
-        return json_text(self.document)
-
-    def html(self) -> str:
-        return _environment().get_template("page.html.j2").render(page=self)
-
-    def text(self, *keys: str) -> list[str]:
-        """Lines for a terminal: the finding, and all sections or those with these keys."""
-        lines = [self.title, terminal_text(self.subtitle)]
-        for section in (self.finding, *(one for one in self.sections if not keys or one.key in keys)):
-            lines += ["", section.title, *section.text(self.document)]
-        return lines
-
-    def files(self, page: str = "report.html", numbers: str = "metrics.json") -> dict[str, bytes | str]:
-        """Files by name: every figure, the numbers and the page."""
-        drawn = {f"{figure.name}.png": figure.png for section in self.sections for figure in section.figures}
-        return {**drawn, numbers: self.json(), page: self.html()}
-
-
-@cache
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    environment.globals["dash"] = DASH
-    script = environment.get_template("sort.js").render()
-    environment.globals["script_hash"] = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-    return environment

@@ -1,4 +1,4 @@
-"""Figures of a report: equity and drawdown; weights, gate and experts over time; training curves."""
+"""Figures of a report: the answer; equity and drawdown; weights, gate and experts over time; training curves."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from finflow.evaluation.page.drawing import (
     Rendered,
     date_axis,
     legend_of_figure,
+    line_styles,
     percent_axis,
+    plot_wealth,
     render,
     thinned,
     wealth_figure,
 )
+from finflow.evaluation.statistics.bootstrap import SharpeDifference
 from finflow.evaluation.statistics.metrics import drawdown_series
 from finflow.strategies.behaviour import FAMILIES
 
@@ -41,6 +44,43 @@ OTHER_GREY = "#A6A6A6"
 PHASE_COLOURS = {"offline": PURPLE, "online": BLUE}  # any other phase is green
 COLUMNS = 3  # loss panels in a row
 MOST_POINTS = 600
+
+
+def answer(agent: Backtest, strategies: Sequence[Backtest], difference: SharpeDifference | None) -> Rendered:
+    """Wealth and drawdown of the agent, equal weight and the index, and the interval of the verdict."""
+    runs = {run.name: run for run in (agent, *strategies) if run is agent or run.name == BASELINE or run.is_index}
+    styles = line_styles(list(runs), BASELINE, agent.name)
+    interval = None if difference is None or not difference.interval.defined else difference.interval
+
+    def draw(figure: Figure) -> None:
+        grid = figure.add_gridspec(3 if interval else 2, 1, height_ratios=[3.2, 1.3, 0.35][: 3 if interval else 2])
+        wealth, fall = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
+        plot_wealth(wealth, agent.dates, {name: run.wealth[1:] for name, run in runs.items()}, agent.name)
+        wealth.set_title("Value of 1 invested, after costs (log scale)")
+        legend_of_figure(figure, wealth, 3)
+        for name, run in runs.items():
+            fall.plot(run.dates, drawdown_series(run.returns), **{**styles[name], "linewidth": 1.0})
+        fall.set_title("Below the highest value so far")
+        date_axis(fall, agent.dates)
+        fall.set_ylim(top=0.0)
+        percent_axis(fall)
+        if difference is not None and interval is not None:
+            axes = figure.add_subplot(grid[2])
+            axes.plot((interval.low, interval.high), (0, 0), color=BLUE, linewidth=4.0, solid_capstyle="butt")
+            axes.plot(difference.value, 0, marker="o", color=BLUE, markersize=8.0)
+            axes.axvline(0.0, color=BLACK, linestyle="--", linewidth=1.2)
+            axes.set_yticks([])
+            axes.set_title(f"Sharpe ratio less that of {BASELINE}, with its 95% interval")
+
+    said = "" if interval is None else f" The interval goes from {interval.low:.2f} to {interval.high:.2f}."
+    ends = ", ".join(f"{name} {run.wealth[-1]:.2f}" for name, run in runs.items())
+    return Rendered(
+        "answer",
+        "Value, drawdown and difference",
+        "",
+        f"Line charts of the value of 1 invested, after costs, and of its drawdown. At the end: {ends}.{said}",
+        render(draw, 5.0, 5.6),
+    )
 
 
 def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:

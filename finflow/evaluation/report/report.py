@@ -18,7 +18,8 @@ from finflow.evaluation.analysis.account import holdings, trades
 from finflow.evaluation.analysis.decision_quality import ranking_section
 from finflow.evaluation.backtest import CASH, Backtest, ComparisonContext
 from finflow.evaluation.page.drawing import Rendered, pyplot_restored
-from finflow.evaluation.page.section import Page, Section
+from finflow.evaluation.page.section import Section
+from finflow.evaluation.page.whole_page import Page
 from finflow.evaluation.report import figures
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, Results, compute_results
@@ -28,6 +29,7 @@ from finflow.files import write_together
 from finflow.market.bar_frequency import bar_name
 from finflow.market.panel import Split
 from finflow.market.sources.shipped_prices import shipped_table
+from finflow.strategies.behaviour import FAMILIES
 from finflow.strategies.classical import ONLINE
 
 
@@ -69,8 +71,10 @@ def draw_figures(results: Results) -> list[Rendered]:
     agent, others = data.agent, [run for run in data.strategies if run.name not in ONLINE]
     explained, why = [], agent.explanation
     if why is not None and why["gate"].shape[1] > 1:
-        explained = [figures.gate(agent, why), figures.experts(agent, why["experts"])]
+        mixed = why["gate"][:, : len(FAMILIES)].max() >= 0.0005  # else a reference has all of the aim
+        explained = [*([figures.gate(agent, why)] if mixed else []), figures.experts(agent, why["experts"])]
     drawn = [
+        figures.answer(agent, data.strategies, results.difference),
         figures.equity(agent, others),
         figures.drawdown(agent, others),
         figures.weights(agent),

@@ -14,46 +14,37 @@ from finflow.evaluation.page.page_numbers import DASH, THIN, years_unit
 from finflow.evaluation.page.section import (
     ROW,
     Cell,
-    Headline,
-    Page,
     Row,
     Section,
-    Sentence,
     Table,
-    Tile,
     columns_of,
     figure_section,
     make_table,
     shown_fields,
 )
+from finflow.evaluation.page.whole_page import Page
+from finflow.evaluation.report.answer import PERCENT, finding
 from finflow.evaluation.report.results import ReportData, Results
 from finflow.evaluation.statistics.backtest_overfitting import overfitting_sentence
-from finflow.evaluation.statistics.bootstrap import CONFIDENCE
 from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.verdict import Verdict
 from finflow.market.bar_frequency import bar_name
 
 MOST_EVENTS = 50  # of the guard, on the page
-MEANING = {
-    "yes": "All three tests agree. This is one window of the past; it promises nothing about the future.",
-    "no": "This window shows that it does worse: a lower Sharpe ratio, or a lower return (95 % confidence) without a "
-    "better Sharpe ratio.",
-    "not shown": "A yes needs every test below to agree; this window does not show that it is better.",
-}
-KINDS = {"yes": "ahead", "no": "behind", "not shown": "not-shown"}
-ANSWERS = {
-    "yes": "beats equal weight",
-    "no": "is worse than equal weight",
-    "not shown": "not shown to beat equal weight",
-}
-PERCENT = f"{CONFIDENCE * 100:g}{THIN}%"
-LEAST_DIFFERENCE: Sentence = (
-    "The least true difference of Sharpe ratios over equal weight for which this window gives a yes with ",
-    Cell(("verdict", "least_sharpe_difference", "power"), "%", 0),
-    " probability is ",
-    Cell(("verdict", "least_sharpe_difference", "of_yes")),
-    " a year: smaller ones, of either sign, mostly end in not shown.",
+#: Sections that are open, in this order: comparison, risk, reasons, costs; a click unfolds the others.
+OPEN = (
+    "comparison",
+    "optimum",
+    "walk_forward",
+    "protocol",
+    "seeds",
+    "stress",
+    "out_of_fold",
+    "weights",
+    "sweeps",
+    "limits",
 )
+FEW = 6  # rows; a longer table in a section that is open has those of the answer, and the others are folded
 TRACK_CAPTION = (
     "PSR: confidence that the true Sharpe ratio is above zero. Minimum track record: how long it takes to be "
     f"95{THIN}% confident of that; a dash means never, at this ratio. StepM looks at all strategies together, and "
@@ -69,24 +60,39 @@ def build_page(
     drawn = (*figures, *(figure for section in data.sections for figure in section.figures))
     pictures = [f"{figure.name}.png" for figure in drawn]
     facts = {_sentence_case(key): _text_of(value) for key, value in data.facts.items()}
-    sections = [
+    answer = tuple(figure for figure in figures if figure.name == "answer")
+    made = [
         _comparison(data),
-        _evidence(results),
         _optimum(data.optimum, data.agent.name),
-        *(figure_section(figure) for figure in figures),
+        _evidence(results),
+        _intervals(results),
+        *(figure_section(figure) for figure in figures if figure not in answer),
         _experts(data),
         *data.sections,
         _guard_events(data.events),
-        _intervals(results),
-        Section("data", "Data and settings", facts=facts),
         Section("limits", "What this report cannot show", notes=tuple(limits), short="Limits"),
         _method(data),
+        Section("data", "Data and settings", facts=facts),
         Section("files", "Files beside this page", links=("metrics.json", *files, *pictures), short=None),
     ]
     dates, bar = data.agent.dates, bar_name(data.agent.bars_per_year)
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} {bar}s, all figures net of costs"
-    shown = [section for section in sections if section is not None]
-    return Page(data.title, window, _finding(results), shown, results.numbers)
+    sections = [section for section in made if section is not None]
+    few = {data.agent.name, BASELINE, *(run.name for run in data.strategies if run.is_index)}
+    opened = [_shortened(section, few) for key in OPEN for section in sections if section.key == key]
+    folded = [replace(section, folded=True) for section in sections if section.key not in OPEN]
+    return Page(data.title, window, finding(results, answer), [*opened, *folded], results.numbers)
+
+
+def _shortened(section: Section, few: set[str]) -> Section:
+    """The section with the rows of a few strategies; its complete tables are folded."""
+
+    def short(table: Table) -> Table:
+        rows = tuple(row for row in table.rows if row.heading in few)
+        return replace(table, rows=rows) if rows and len(table.rows) > FEW else table
+
+    tables = section.tables if section.key == "comparison" else tuple(map(short, section.tables))
+    return section if tables == section.tables else replace(section, tables=tables, more=section.tables)
 
 
 def _comparison(data: ReportData) -> Section:
@@ -128,72 +134,6 @@ def _intervals(results: Results) -> Section:
     )
     table = make_table("Intervals", "Strategy", data.names, shown, caption, marked=data.agent.name, heading=False)
     return Section("intervals", "Intervals of the other metrics", tables=(table,), short="Intervals")
-
-
-def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Headline:
-    """Verdicts of several runs (None: not compared), with a warning about reading them together."""
-    reasons = tuple(
-        f"{name}: {ANSWERS.get(str(answer), 'not compared with equal weight')}" for name, answer in answers.items()
-    )
-    return Headline("", "Verdicts", label="Verdicts", reasons=reasons, notes=(warning,))
-
-
-def _finding(results: Results) -> Headline:
-    data, verdict, name = results.data, results.verdict, results.data.agent.name
-    title, words = "Equal weight itself", list[Sentence](["This is the strategy that others are compared with."])
-    if results.difference is not None:
-        title, words = "No verdict", [_measured(name, results.difference.interval.defined), data.unjudged]
-    if verdict is not None:
-        title, words[1] = f"Beats equal weight: {verdict.beats_equal_weight}", MEANING[verdict.beats_equal_weight]
-        if verdict.least_sharpe_difference is not None:
-            words.append(LEAST_DIFFERENCE)
-    tiles = [
-        Tile(
-            heading,
-            replace(cell, path=("strategies", name, *cell.path)),
-            "" if data.baseline is None else (f"{BASELINE} ", replace(cell, path=("strategies", BASELINE, *cell.path))),
-        )
-        for heading, cell in columns_of(Metrics, names=("annual_return", "sharpe", "max_drawdown", "annual_turnover"))
-    ]
-    first, last, tries = data.agent.dates[0], data.agent.dates[-1], data.tries
-    readings = (
-        f"Other strategies or agents that read the test window, {first} to {last}, before: {tries.others}."
-        if data.in_ledger
-        else f"The judged days, {first} to {last}, lie before the test window: how often they were read is not counted."
-    )
-    readings += f" Configurations that the judged one was chosen among: {tries.configurations}. Tries: {tries.total}."
-    own, scale = 0.0 if verdict is None else verdict.active_sharpe, math.sqrt(data.agent.bars_per_year)
-    if (dominating := tries.dominating(own / scale)) is not None:
-        readings += (
-            f" The spread of their Sharpe ratios over equal weight is mostly that of {dominating[0]} "
-            f"({dominating[1] * scale:.1f} a year)."
-        )
-    if tries.leaks:
-        readings += f" Counted, and left out of that spread, since an audit found a leak: {'; '.join(tries.leaks)}."
-    return Headline(
-        "",
-        title,
-        words=tuple(words),
-        notes=(readings,),
-        kind="not-compared" if verdict is None else KINDS[verdict.beats_equal_weight],
-        reasons=() if verdict is None else tuple(map(str, verdict.reasons)),
-        tiles=tuple(tiles),
-    )
-
-
-def _measured(name: str, with_interval: bool) -> Sentence:
-    """The Sharpe ratios of the judged strategy and of equal weight, and their difference."""
-    low, high = (Cell(("against_equal_weight", "interval", end), plus=True, keep_sign=True) for end in ("0", "1"))
-    interval = (f", with a {PERCENT} interval from ", low, " to ", high, ".")
-    return (
-        f"After costs, {'the agent' if name == 'agent' else name} had a Sharpe ratio of ",
-        Cell(("strategies", name, "sharpe"), keep_sign=True),
-        " and equal weight ",
-        Cell(("strategies", BASELINE, "sharpe"), keep_sign=True),
-        ": a difference of ",
-        Cell(("against_equal_weight", "sharpe_difference"), plus=True, keep_sign=True),
-        *(interval if with_interval else (", without an interval: the window is too short, or a ratio undefined.",)),
-    )
 
 
 def verdict_table(verdict: Verdict, bars_per_year: int) -> Table:
@@ -263,7 +203,7 @@ def _optimum(known: KnownOptimum | None, judged: str) -> Section | None:
 
 
 def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | None:
-    if events is None:
+    if not events:
         return None
     counts = Counter(event.get("level") for event in events)
     rollbacks = sum(event.get("signal") == "rollback" for event in events)
@@ -274,7 +214,7 @@ def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | No
     )
     heads = ("Update", "Phase", "Level", "Event")
     table = Table("Guard events", heads, rows, f"The last {len(rows)} of {len(events)}.", heading=False)
-    return Section("guard", "Guard events", tables=(table,) if events else (), words=(text,))
+    return Section("guard", "Guard events", tables=(table,), words=(text,))
 
 
 def _method(data: ReportData) -> Section:

@@ -86,7 +86,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class TriesCounted:
-    """Tries that deflate the Sharpe ratio."""
+    """Tries that the deflated Sharpe ratio counts."""
 
     total: Annotated[int, about("Number of tries.")]
     configurations: Annotated[int, about("Configurations that the judged one was chosen among.")]
@@ -127,7 +127,7 @@ class Verdict:
         LeastDifference | None, about("What this window could have shown; null where it cannot be computed.")
     ]
     spa: Annotated[Superiority | None, about("SPA test; null where it cannot be made.")]
-    tries: Annotated[TriesCounted, about("Tries that deflate.")]
+    tries: Annotated[TriesCounted, about("Tries that the DSR counts.")]
 
 
 def judge(
@@ -201,20 +201,20 @@ def beats(
     counted = "a single try" if tries.total == 1 else f"{tries.total} tries"
     reasons = (
         Reason(
-            f"Deflated Sharpe ratio of the return over equal weight, for {counted}: {deflated:.3f}; yes needs "
-            f"{CONFIDENCE:g}.",
+            f"Confidence that the return over equal weight is no luck, after {counted}: {100 * deflated:.1f} %; a yes "
+            f"needs {100 * CONFIDENCE:g} % (deflated Sharpe ratio).",
             bool(deflated >= CONFIDENCE),
         ),
         Reason(
-            f"Superior predictive ability (SPA): p = {superiority.p_consistent:.3f}; yes needs less than {SIZE:g}"
-            + ("." if named else ", and StepM does not name this one among the superior."),
+            f"Chance of so great a lead without any skill: {100 * superiority.p_consistent:.1f} %; a yes needs less "
+            f"than {100 * SIZE:g} % (SPA)" + ("." if named else ", and StepM does not name this one superior."),
             superiority.p_consistent < SIZE and named,
         ),
         Reason(
             f"The difference of Sharpe ratios lies between {bounds.low:+.2f} and {bounds.high:+.2f} (95 %, paired); "
-            "yes needs all of it above zero."
+            "a yes needs all of it above zero."
             if bounds.defined
-            else "The difference of Sharpe ratios has no interval; yes needs one above zero.",
+            else "The difference of Sharpe ratios has no interval; a yes needs one above zero.",
             bounds.low > 0.0,
         ),
     )

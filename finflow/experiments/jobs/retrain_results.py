@@ -21,17 +21,8 @@ from finflow.evaluation.page.page_numbers import (
     about,
     schema_of,
 )
-from finflow.evaluation.page.section import (
-    ROW,
-    Cell,
-    Headline,
-    Page,
-    Section,
-    Tile,
-    columns_of,
-    figure_section,
-    make_table,
-)
+from finflow.evaluation.page.section import ROW, Cell, Section, columns_of, figure_section, make_table
+from finflow.evaluation.page.whole_page import Headline, Page, Tile
 from finflow.evaluation.statistics.bootstrap import (
     Interval,
     Resampling,

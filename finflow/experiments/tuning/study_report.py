@@ -22,7 +22,8 @@ from optuna.visualization import matplotlib as plots
 
 from finflow.config import Config
 from finflow.evaluation.page.drawing import DOTS_PER_INCH, WIDTH, Rendered, pyplot_restored
-from finflow.evaluation.page.section import ROW, Cell, Headline, Page, Section, Sentence, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, make_table
+from finflow.evaluation.page.whole_page import Headline, Page
 from finflow.evaluation.statistics.backtest_overfitting import choice_section
 from finflow.experiments.tuning.study import (
     EXCESS,

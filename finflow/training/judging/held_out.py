@@ -32,7 +32,8 @@ from finflow.evaluation.backtest import (
     with_memos,
 )
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
-from finflow.evaluation.page.section import Page, Section
+from finflow.evaluation.page.section import Section
+from finflow.evaluation.page.whole_page import Page
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import ReportData
 from finflow.evaluation.statistics.bootstrap import Resampling

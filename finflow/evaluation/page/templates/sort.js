@@ -1,4 +1,11 @@
-// A click on the head of a column sorts its table: numbers from the largest on, text from A on; another click turns it.
+// A link to what is folded unfolds it, and paper has everything. A click on the head of a column sorts its table.
+const unfold = (place) => place?.querySelectorAll("details").forEach((one) => { one.open = true; });
+const follow = () => unfold(document.getElementById(decodeURIComponent(location.hash.slice(1))));
+addEventListener("hashchange", follow);
+addEventListener("beforeprint", () => unfold(document));
+for (const link of document.querySelectorAll('a[href^="#"]')) link.addEventListener("click", () => setTimeout(follow));
+follow();
+// Numbers from the largest on, text from A on; another click turns it.
 for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0];
   if (!table.tHead || !body || body.rows.length < 2) continue;
