@@ -35,7 +35,7 @@ from tests.evaluation.made_up import DAYS, backtest_of, make_training, report_da
 
 pytestmark = pytest.mark.usefixtures("tear_sheets")
 
-FIGURES = ["weights", "equity", "drawdown", "gate", "experts", "overfitting", "training"]
+FIGURES = ["weights", "equity", "gate", "experts", "overfitting", "training"]
 
 
 @pytest.fixture(scope="module")

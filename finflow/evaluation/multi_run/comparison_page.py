@@ -13,7 +13,7 @@ from finflow.arrays import DateArray, FloatArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import wealth_figure
-from finflow.evaluation.page.page_numbers import DASH
+from finflow.evaluation.page.page_numbers import DASH, agreeing_decimals
 from finflow.evaluation.page.section import (
     ROW,
     Cell,
@@ -25,8 +25,7 @@ from finflow.evaluation.page.section import (
     figure_section,
     make_table,
 )
-from finflow.evaluation.page.whole_page import Page
-from finflow.evaluation.report.answer import verdicts_of_several
+from finflow.evaluation.page.whole_page import Headline, Page
 from finflow.evaluation.statistics.bootstrap import (
     DIFFERENCE,
     Estimate,
@@ -70,6 +69,21 @@ def run_numbers(metrics: Mapping[str, Any], seed: object = None) -> dict[str, An
             name: dict(zip(("low", "high"), found or (None, None), strict=True)) for name, found in bounds.items()
         },
     }
+
+
+ANSWERS = {
+    "yes": "beats equal weight",
+    "no": "is worse than equal weight",
+    "not shown": "not shown to beat equal weight",
+}
+
+
+def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Headline:
+    """Verdicts of several runs (None: not compared), with a warning about reading them together."""
+    reasons = tuple(
+        f"{name}: {ANSWERS.get(str(answer), 'not compared with equal weight')}" for name, answer in answers.items()
+    )
+    return Headline("", "Verdicts", label="Verdicts", reasons=reasons, notes=(warning,))
 
 
 def comparison_page(
@@ -195,12 +209,14 @@ def universes_page(reports: Mapping[str, Mapping[str, Any]]) -> Page:
             **content["window"],
         }
         runs.append([math.nan if one["sharpe"] is None else one["sharpe"] for one in alone.values()])
+    pairs = [(one["sharpe"], one["baseline_sharpe"]) for one in numbers.values()]
+    places = max((agreeing_decimals(*pair) for pair in pairs if None not in pair), default=2)
     columns = (
         ("judged", Cell((ROW, "judged"))),
         ("beats equal weight", Cell((ROW, "beats_equal_weight"))),
-        ("Sharpe", Cell((ROW, "sharpe"))),
-        ("of equal weight", Cell((ROW, "baseline_sharpe"))),
-        ("difference", Cell((ROW, DIFFERENCE), plus=True, bounds=(ROW, "interval"))),
+        ("Sharpe", Cell((ROW, "sharpe"), decimals=places)),
+        ("of equal weight", Cell((ROW, "baseline_sharpe"), decimals=places)),
+        ("difference", Cell((ROW, DIFFERENCE), decimals=places, plus=True, bounds=(ROW, "interval"))),
         ("days", {name: f"{one['start']} to {one['end']}" for name, one in numbers.items()}),
     )
     table = make_table("Universes", "Universe", numbers, columns, "Each has a report of its own in its folder.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 from finflow.evaluation.analysis.training_sections import evidence_of, held_instead
@@ -25,11 +24,6 @@ UNMET = (
     "it is not shown to be better than equal weight that is restored once a month",
 )
 KINDS = {"yes": "ahead", "no": "behind", "not shown": "not-shown"}
-ANSWERS = {
-    "yes": "beats equal weight",
-    "no": "is worse than equal weight",
-    "not shown": "not shown to beat equal weight",
-}
 LEAST_DIFFERENCE: Sentence = (
     "A true lead of ",
     Cell(("verdict", "least_sharpe_difference", "of_yes")),
@@ -37,14 +31,6 @@ LEAST_DIFFERENCE: Sentence = (
     Cell(("verdict", "least_sharpe_difference", "power"), "%", 0),
     "; a smaller one may be true and not be seen.",
 )
-
-
-def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Headline:
-    """Verdicts of several runs (None: not compared), with a warning about reading them together."""
-    reasons = tuple(
-        f"{name}: {ANSWERS.get(str(answer), 'not compared with equal weight')}" for name, answer in answers.items()
-    )
-    return Headline("", "Verdicts", label="Verdicts", reasons=reasons, notes=(warning,))
 
 
 def finding(results: Results, figures: tuple[Rendered, ...]) -> Headline:

@@ -1,4 +1,4 @@
-"""Figures of a report: the answer; equity and drawdown; weights, gate and experts over time; training curves."""
+"""Figures of a report: the answer; equity; weights, gate and experts over time; training curves."""
 
 from __future__ import annotations
 
@@ -93,38 +93,6 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
         agent.dates,
         {run.name: run.wealth[1:] for run in (agent, *strategies)},
         agent.name,
-    )
-
-
-def drawdown(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
-    """Loss from the highest wealth so far: the agent filled, equal weight as a line, the others in grey."""
-    falls = {run.name: drawdown_series(run.returns) for run in (agent, *strategies)}
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        others = [run.name for run in strategies if run.name != BASELINE]
-        for position, name in enumerate(others):
-            label = "other strategies" if position == 0 else None
-            axes.plot(agent.dates, falls[name], color="#BDBDBD", linewidth=0.7, label=label)
-        axes.fill_between(agent.dates, falls[agent.name], 0.0, color=BLUE, alpha=0.22, linewidth=0)
-        axes.plot(agent.dates, falls[agent.name], color=BLUE, linewidth=1.2, label=agent.name)
-        if any(run.name == BASELINE for run in strategies):
-            axes.plot(agent.dates, falls[BASELINE], color=BLACK, linewidth=1.0, linestyle="--", label=BASELINE)
-        date_axis(axes, agent.dates)
-        axes.set_ylim(top=0.0)
-        percent_axis(axes)
-        axes.set_ylabel("below the highest value so far")
-        legend_of_figure(figure, axes)
-
-    deepest = {name: float(path.min()) for name, path in falls.items()}
-    when = str(agent.dates[int(np.argmin(falls[agent.name]))])
-    summary = ", ".join(f"{name} {value:.0%}" for name, value in sorted(deepest.items(), key=lambda item: item[1]))
-    return Rendered(
-        "drawdown",
-        "Drawdown",
-        "How far wealth stood below its highest value so far, day by day, after costs.",
-        f"Area chart of the drawdown. {agent.name} was lowest on {when}. Deepest falls: {summary}.",
-        render(draw, 3.3),
     )
 
 

@@ -76,7 +76,6 @@ def draw_figures(results: Results) -> list[Rendered]:
     drawn = [
         figures.answer(agent, data.strategies, results.difference),
         figures.equity(agent, others),
-        figures.drawdown(agent, others),
         figures.weights(agent),
         *explained,
         None if found is None else overfitting_histogram(found, len(data.names)),
