@@ -12,7 +12,7 @@ from finflow.cli.exit_status import run_safely
 from finflow.cli.option_table import DIRECT, OPTIONS, add_options, check_protocol
 from finflow.cli.options import MODES, Parser, resolve, shipped_configuration
 from finflow.cli.output import describe_configuration, open_report
-from finflow.cli.runs import run_protocol, run_retraining, run_search, train
+from finflow.cli.runs import run_protocol, run_retraining, run_search, train, train_planted
 from finflow.cli.trained_agents import (
     backtest_named,
     run_audit,
@@ -59,10 +59,12 @@ modes:
              (--method dpo or simpo)
   inspect    of a file or folder of prices: layout, marks, dates, assets, bars a year, and what is implausible;
              of a run: the contents of its checkpoints, verified; exit status 2 if one is damaged
-  demo       all of train, reduced to about a minute, without a network
+  demo       all of train, reduced to about a minute, without a network; with --market planted: learn a
+             known signal and, in a second process, find nothing in a market without any; two minutes
 
 examples:
   {program} --mode demo
+  {program} --mode demo --market planted
   {program} --mode train
   {program} --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
   {program} --mode train --resume logs/20260131_120000
@@ -149,6 +151,8 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
     agent, trains = given.resume, given.protocol not in (None, "holdout")
     asks, direct = not (given.judge or given.learn), given.method in DIRECT
     ways = bool(given.judge) + bool(given.learn) + bool(given.ask)
+    planted, alone = given.market == "planted", ("dry_run", "workers", "cluster", "universe", "tickers", "recollect")
+    fixed = ("market.source", "market.synthetic.kind", "train.seeds")
     needed = {mode: (not agent, f"--mode {mode} needs --resume {_AGENT}") for mode in ("decide", "paper", "retrain")}
     return {
         **{mode: [mistake] for mode, mistake in needed.items()},
@@ -167,6 +171,14 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
         "demo": [
             (agent, "a demo goes on as any run does, with --mode train --resume RUN"),
             (given.config, "--mode demo has its own configuration; for another use --mode train --config FILE"),
+            *(
+                (
+                    planted and vars(given)[one],
+                    f"--market planted trains twice, here: leave --{one.replace('_', '-')} out",
+                )
+                for one in alone
+            ),
+            *((planted and key in given.overrides, f"--market planted decides {key}: leave it out") for key in fixed),
         ],
         "prefer": [
             *((vars(given)[one] and not given.learn, f"--{one} belongs to --learn") for one in ("method", "strict")),
@@ -200,6 +212,9 @@ def _backtest(given: argparse.Namespace) -> None:
 
 
 def _demo(given: argparse.Namespace) -> None:
+    if given.market == "planted":
+        train_planted(given)
+        return
     given.config = [shipped_configuration("demo.yaml")]
     train(given)
 

@@ -79,6 +79,12 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     ),
     "recollect": (
         _option("--recollect", "", "train demo", "collect the behaviour data again, even if a saved file matches"),
+        _option(
+            *("--market", "NAME", "demo"),
+            "demo: embedded (the default), or planted: train in a market with a known signal and, beside it, in one "
+            "without any, and draw both",
+            type=one_of("embedded", "planted"),
+        ),
     ),
     "protocol": (
         _option(

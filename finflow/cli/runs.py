@@ -17,6 +17,7 @@ from finflow.cli.options import (
     resolve,
     resume_configuration,
     retraining_configuration,
+    shipped_configuration,
 )
 from finflow.cli.output import show_outcome, show_report
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, command
@@ -117,6 +118,28 @@ def run_training(
         finally:
             trainer.discard_if_unused()
     show_outcome(outcome)
+
+
+def train_planted(given: argparse.Namespace) -> None:
+    """Train in a market with a planted signal and in one without any, at the same time, and say what was found."""
+    files = [shipped_configuration(name) for name in ("planted.yaml", "planted-null.yaml")]
+    markets = {"planted": files[:1], "null": files}
+    configs = {name: resolve(argparse.Namespace(**{**vars(given), "config": own})) for name, own in markets.items()}
+    from finflow.experiments.jobs.planted_market import PICTURE, train_markets
+    from finflow.files import remove_empty
+    from finflow.training.trainer import new_run_folder
+
+    folder = new_run_folder(configs["planted"].output.logs_dir)
+    try:
+        resumed = command("train", "--resume", folder / "planted" / "RUN")
+        with stopping_between_updates(), _continued(f"a run that has a checkpoint goes on with {resumed}"):
+            lines = train_markets(configs, folder)
+    finally:
+        remove_empty([folder])
+    print("\n".join(["", *lines[:2], ""]))
+    for line in lines[2:]:
+        print(line)
+    print(f"picture: {folder / PICTURE}")
 
 
 def _has_checkpoint(run_folder: Path) -> bool:

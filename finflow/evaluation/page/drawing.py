@@ -186,22 +186,27 @@ def wealth_figure(
     judged: str = "",
 ) -> Rendered:
     """Lines of wealth, of 1 invested, until ruin; the legend has each name with its last value, in their order."""
-    styles = line_styles(list(paths), BASELINE, judged)
     paths = dict(sorted(paths.items(), key=lambda item: -item[1][-1]))
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for label, path in paths.items():
-            shown = np.where(path > 0.0, path, np.nan)
-            axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", **styles[label])
-        log_axis(axes, np.concatenate(list(paths.values())))
-        date_axis(axes, dates)
-        axes.set_ylabel("value of 1 invested, log scale")
+        draw_wealth(axes, dates, paths, judged)
         legend_of_figure(figure, axes)
 
     ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in paths.items())
     alt = f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}."
     return Rendered(name, title, caption, alt, render(draw, 4.4))
+
+
+def draw_wealth(axes: Axes, dates: DateArray, paths: Mapping[str, NDArray[Any]], judged: str = "") -> None:
+    """Draw lines of wealth, of 1 invested, until ruin; a label has the name and the last value."""
+    styles = line_styles(list(paths), BASELINE, judged)
+    for label, path in paths.items():
+        shown = np.where(path > 0.0, path, np.nan)
+        axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", **styles[label])
+    log_axis(axes, np.concatenate(list(paths.values())))
+    date_axis(axes, dates)
+    axes.set_ylabel("value of 1 invested, log scale")
 
 
 def legend_of_figure(figure: Figure, axes: Axes, columns: int = 4) -> None:
