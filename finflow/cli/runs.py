@@ -136,10 +136,7 @@ def train_planted(given: argparse.Namespace) -> None:
             lines = train_markets(configs, folder)
     finally:
         remove_empty([folder])
-    print("\n".join(["", *lines[:2], ""]))
-    for line in lines[2:]:
-        print(line)
-    print(f"picture: {folder / PICTURE}")
+    print("\n".join(["", *lines, f"picture: {folder / PICTURE}"]))
 
 
 def _has_checkpoint(run_folder: Path) -> bool:

@@ -18,6 +18,7 @@ from finflow.experiments.task_progress import task_progress
 from finflow.experiments.tasks import ComputeResources, Result, Task, run_tasks
 from finflow.files import write_atomically
 from finflow.json_text import parse_json
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.training.judging.held_out import ledger_of
 from finflow.training.trainer import FinFlowTrainer
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PICTURE = "demo.png"
+_LEAST_GAIN = 0.01
+"""Growth a year by which the best policy must lead for a score: restoring equal weight rarely gains less."""
 _DRAWN = ("finflow", "equal-weight", "optimal")
 
 
@@ -38,9 +41,12 @@ def train_markets(configs: Mapping[str, Config], folder: Path) -> list[str]:
     resources = ComputeResources(len(tasks), None, first.train.threads, first.train.device)
     results = run_tasks(tasks, resources, kind="trainings")
     reports = {task.name: Path(result["report"]) for task, result in zip(tasks, results, strict=True)}
-    write_atomically(folder / PICTURE, _picture(reports))
-    found = [f"{name}: {_finding(parse_json(_beside(path, 'metrics.json')))}" for name, path in reports.items()]
-    return [*found, *(f"report of the {name}: {path}" for name, path in reports.items())]
+    numbers = {name: parse_json(path.with_name("metrics.json").read_text("utf-8")) for name, path in reports.items()}
+    found = {name: _finding(of_market) for name, of_market in numbers.items()}
+    titles = {f"{name}: {short}": reports[name] for name, (short, _) in found.items()}
+    write_atomically(folder / PICTURE, _picture(titles))
+    lines = [f"{name}: {short}: {why}" for name, (short, why) in found.items()]
+    return [*lines, *(f"report of the {name}: {path}" for name, path in reports.items())]
 
 
 def _train(config: Config) -> Result:
@@ -51,22 +57,25 @@ def _train(config: Config) -> Result:
         trainer.discard_if_unused()
 
 
-def _beside(report: Path, name: str) -> str:
-    return report.with_name(name).read_text("utf-8")
-
-
-def _finding(numbers: Mapping[str, Any]) -> str:
-    """Score of an agent and what it trades, in words."""
-    score, evidence = numbers["optimum"]["scores"][numbers["agent"]]["score"], numbers.get("out_of_fold")
-    baseline = numbers["optimum"]["window"]["baseline_name"].replace("-", " ")
-    scored = f"score {score:.2f} of 1 (1 is the best policy, 0 {baseline})" if score is not None else ""
+def _finding(numbers: Mapping[str, Any]) -> tuple[str, str]:
+    """Result of a training in a few words, and what they rest on."""
+    optimum, evidence = numbers["optimum"], numbers.get("out_of_fold")
+    window, score = optimum["window"], optimum["scores"][numbers["agent"]]["score"]
+    gain, baseline = (window["optimum"] - window["baseline"]) * BARS_PER_YEAR, window["baseline_name"].replace("-", " ")
+    best = f"the best policy gains {gain:.1%} of log growth a year over {baseline}"
     if evidence is None:
-        acts = "it trades its own policy, without evidence out of sample"
-    elif evidence["confidence"] == 0.0:
-        acts = f"nothing was found that holds out of sample; it holds {evidence['reference'].replace('-', ' ')}"
+        short, found = "not tested", "it trades its own policy, untested out of sample"
+    elif evidence["confidence"]:
+        short, found = (
+            "something was found",
+            f"it trades its own policy at a confidence of {evidence['confidence']:.0%}",
+        )
     else:
-        acts = f"a signal was found; it trades its own policy at a confidence of {evidence['confidence']:.0%}"
-    return f"{scored}; {acts}" if scored else f"{acts} (no score: no policy is better than {baseline})"
+        short = "nothing was found"
+        found = f"nothing was found that holds out of sample; it holds {evidence['reference'].replace('-', ' ')}"
+    if score is not None and gain >= _LEAST_GAIN:
+        return f"score {score:.2f} of 1", f"{found}; {best}: that is 1, and {baseline} 0"
+    return short, f"{found}; {best}"
 
 
 def _picture(reports: Mapping[str, Path]) -> bytes:
