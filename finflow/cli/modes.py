@@ -60,7 +60,7 @@ modes:
   inspect    of a file or folder of prices: layout, marks, dates, assets, bars a year, and what is implausible;
              of a run: the contents of its checkpoints, verified; exit status 2 if one is damaged
   demo       all of train, reduced to about a minute, without a network; with --market planted: learn a
-             known signal and, in a second process, find nothing in a market without any; two minutes
+             known signal and, beside it, find nothing in a market without any, in about two minutes
 
 examples:
   {program} --mode demo
@@ -80,6 +80,7 @@ A value comes from the command line (the last one counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
 With --resume, the configuration in the checkpoint replaces the defaults."""
 _OF_TRAINING = ("train.", "bcell.", "offline.", "online.")
+_NOT_PLANTED = "dry_run workers cluster universe tickers recollect train.seeds market.source market.synthetic.kind"
 _AGENT = "with the run folder or checkpoint of the agent"
 
 
@@ -151,8 +152,7 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
     agent, trains = given.resume, given.protocol not in (None, "holdout")
     asks, direct = not (given.judge or given.learn), given.method in DIRECT
     ways = bool(given.judge) + bool(given.learn) + bool(given.ask)
-    planted, alone = given.market == "planted", ("dry_run", "workers", "cluster", "universe", "tickers", "recollect")
-    fixed = ("market.source", "market.synthetic.kind", "train.seeds")
+    fixed = [one for one in _NOT_PLANTED.split() if {**vars(given), **given.overrides}.get(one)]
     needed = {mode: (not agent, f"--mode {mode} needs --resume {_AGENT}") for mode in ("decide", "paper", "retrain")}
     return {
         **{mode: [mistake] for mode, mistake in needed.items()},
@@ -171,14 +171,10 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
         "demo": [
             (agent, "a demo goes on as any run does, with --mode train --resume RUN"),
             (given.config, "--mode demo has its own configuration; for another use --mode train --config FILE"),
-            *(
-                (
-                    planted and vars(given)[one],
-                    f"--market planted trains twice, here: leave --{one.replace('_', '-')} out",
-                )
-                for one in alone
+            (
+                given.market == "planted" and fixed,
+                f"--market planted trains twice, by itself: leave {', '.join(fixed)} out",
             ),
-            *((planted and key in given.overrides, f"--market planted decides {key}: leave it out") for key in fixed),
         ],
         "prefer": [
             *((vars(given)[one] and not given.learn, f"--{one} belongs to --learn") for one in ("method", "strict")),
@@ -212,11 +208,8 @@ def _backtest(given: argparse.Namespace) -> None:
 
 
 def _demo(given: argparse.Namespace) -> None:
-    if given.market == "planted":
-        train_planted(given)
-        return
     given.config = [shipped_configuration("demo.yaml")]
-    train(given)
+    (train_planted if given.market == "planted" else train)(given)
 
 
 #: Function of each mode.

@@ -74,17 +74,15 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
             *("--open", "", "train demo evaluate backtest tune compare retrain prefer"),
             "open the report, or the page of --ask, in the web browser",
         ),
+        _option(
+            *("--market", "NAME", "demo", "demo: embedded (the default), or planted: a known signal, and none"),
+            type=one_of("embedded", "planted"),
+        ),
         _option("--help-config", "SECTION", "", "list every configuration key, or one section's", nargs="?", const=""),
         _option("--version", "", "", "print the version, and stop"),
     ),
     "recollect": (
         _option("--recollect", "", "train demo", "collect the behaviour data again, even if a saved file matches"),
-        _option(
-            *("--market", "NAME", "demo"),
-            "demo: embedded (the default), or planted: train in a market with a known signal and, beside it, in one "
-            "without any, and draw both",
-            type=one_of("embedded", "planted"),
-        ),
     ),
     "protocol": (
         _option(

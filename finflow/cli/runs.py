@@ -123,20 +123,16 @@ def run_training(
 def train_planted(given: argparse.Namespace) -> None:
     """Train in a market with a planted signal and in one without any, at the same time, and say what was found."""
     files = [shipped_configuration(name) for name in ("planted.yaml", "planted-null.yaml")]
-    markets = {"planted": files[:1], "null": files}
-    configs = {name: resolve(argparse.Namespace(**{**vars(given), "config": own})) for name, own in markets.items()}
-    from finflow.experiments.jobs.planted_market import PICTURE, train_markets
-    from finflow.files import remove_empty
+    planted, null = (resolve(argparse.Namespace(**{**vars(given), "config": own})) for own in (files[:1], files))
+    from finflow.experiments.jobs.planted_market import train_markets
     from finflow.training.trainer import new_run_folder
 
-    folder = new_run_folder(configs["planted"].output.logs_dir)
-    try:
-        resumed = command("train", "--resume", folder / "planted" / "RUN")
-        with stopping_between_updates(), _continued(f"a run that has a checkpoint goes on with {resumed}"):
-            lines = train_markets(configs, folder)
-    finally:
-        remove_empty([folder])
-    print("\n".join(["", *lines, f"picture: {folder / PICTURE}"]))
+    folder = new_run_folder(planted.output.logs_dir)
+    with stopping_between_updates(), _continued(f"what was kept is in {folder}"):
+        lines, reports = train_markets({"planted": planted, "null": null}, folder)
+    print("\n".join(["", *lines]))
+    for report in reports:
+        show_report(report)
 
 
 def _has_checkpoint(run_folder: Path) -> bool:

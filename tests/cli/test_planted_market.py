@@ -26,7 +26,7 @@ def test_two_markets_are_trained_in_side_by_side_and_said_by_their_own_records(
     assert f"picture: {folder.relative_to(tmp_path) / 'demo.png'}" in shown
     for market, kind in (("planted", "mean-reverting"), ("null", "exchangeable")):
         (report,) = folder.glob(f"{market}/*/reports/report.html")
-        assert f"report of the {market} market: {report.relative_to(tmp_path)}" in shown
+        assert f"report: {report.relative_to(tmp_path)}" in shown
         numbers = json.loads(report.with_name("metrics.json").read_text("utf-8"))
         (line,) = (one for one in shown.splitlines() if one.startswith(f"{market} market: ") and ": it trades" in one)
         score = numbers["optimum"]["scores"]["finflow"]["score"]

@@ -250,7 +250,10 @@ def test_an_agent_of_several_policies_has_traits_and_gates_as_one_policy_has() -
     for decider in (PolicyEnsemble([policy, policy]), PolicyEnsemble([policy, other])):
         found, alone = traits_on(decider, process, validation), traits_on(policy, process, validation)
         mixed, single = (gate_on(one, process, range(validation.stop), crisis) for one in (decider, policy))
-        assert found is not None and alone is not None and mixed is not None and single is not None
+        assert found is not None
+        assert alone is not None
+        assert mixed is not None
+        assert single is not None
         same = decider.policies()[1] is policy
         assert (found.cash == pytest.approx(alone.cash, rel=1e-5)) == same
         gates = [of["calm"]["gate"]["growth"] for of in (mixed, single)]

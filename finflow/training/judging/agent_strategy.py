@@ -257,9 +257,7 @@ def _read(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> Market
         return reading
     share = reading.gate.clamp(min=LEAST_SHARE).unsqueeze(-1)
     experts = (share * reading.experts).sum(dim=1) / share.sum(dim=1)
-    return reading.each(lambda part: part[:, 0])._replace(
-        experts=experts, gate=reading.gate.mean(dim=1), aim=reading.aim.mean(dim=1)
-    )
+    return MarketReading(experts, reading.gate.mean(dim=1), reading.aim.mean(dim=1), reading.hidden[:, 0], None)
 
 
 def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> FloatArray:
