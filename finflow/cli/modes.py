@@ -12,7 +12,7 @@ from finflow.cli.exit_status import run_safely
 from finflow.cli.option_table import DIRECT, OPTIONS, add_options, check_protocol
 from finflow.cli.options import MODES, Parser, resolve, shipped_configuration
 from finflow.cli.output import describe_configuration, open_report
-from finflow.cli.runs import run_protocol, run_retraining, run_search, train
+from finflow.cli.runs import run_protocol, run_retraining, run_search, train, train_planted
 from finflow.cli.trained_agents import (
     backtest_named,
     run_audit,
@@ -59,10 +59,12 @@ modes:
              (--method dpo or simpo)
   inspect    of a file or folder of prices: layout, marks, dates, assets, bars a year, and what is implausible;
              of a run: the contents of its checkpoints, verified; exit status 2 if one is damaged
-  demo       all of train, reduced to about a minute, without a network
+  demo       all of train, reduced to about a minute, without a network; with --market planted: learn a
+             known signal and, beside it, find nothing in a market without any, in about two minutes
 
 examples:
   {program} --mode demo
+  {program} --mode demo --market planted
   {program} --mode train
   {program} --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
   {program} --mode train --resume logs/20260131_120000
@@ -78,6 +80,7 @@ A value comes from the command line (the last one counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
 With --resume, the configuration in the checkpoint replaces the defaults."""
 _OF_TRAINING = ("train.", "bcell.", "offline.", "online.")
+_NOT_PLANTED = "dry_run workers cluster universe tickers recollect train.seeds market.source market.synthetic.kind"
 _AGENT = "with the run folder or checkpoint of the agent"
 
 
@@ -149,6 +152,7 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
     agent, trains = given.resume, given.protocol not in (None, "holdout")
     asks, direct = not (given.judge or given.learn), given.method in DIRECT
     ways = bool(given.judge) + bool(given.learn) + bool(given.ask)
+    fixed = [one.replace("_", "-") for one in _NOT_PLANTED.split() if {**vars(given), **given.overrides}.get(one)]
     needed = {mode: (not agent, f"--mode {mode} needs --resume {_AGENT}") for mode in ("decide", "paper", "retrain")}
     return {
         **{mode: [mistake] for mode, mistake in needed.items()},
@@ -167,6 +171,7 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
         "demo": [
             (agent, "a demo goes on as any run does, with --mode train --resume RUN"),
             (given.config, "--mode demo has its own configuration; for another use --mode train --config FILE"),
+            (given.market == "planted" and fixed, f"--market planted trains twice: leave {', '.join(fixed)} out"),
         ],
         "prefer": [
             *((vars(given)[one] and not given.learn, f"--{one} belongs to --learn") for one in ("method", "strict")),
@@ -201,7 +206,7 @@ def _backtest(given: argparse.Namespace) -> None:
 
 def _demo(given: argparse.Namespace) -> None:
     given.config = [shipped_configuration("demo.yaml")]
-    train(given)
+    (train_planted if given.market == "planted" else train)(given)
 
 
 #: Function of each mode.

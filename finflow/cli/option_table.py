@@ -74,6 +74,10 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
             *("--open", "", "train demo evaluate backtest tune compare retrain prefer"),
             "open the report, or the page of --ask, in the web browser",
         ),
+        _option(
+            *("--market", "NAME", "demo", "demo: embedded (the default), or planted: a known signal, and none"),
+            type=one_of("embedded", "planted"),
+        ),
         _option("--help-config", "SECTION", "", "list every configuration key, or one section's", nargs="?", const=""),
         _option("--version", "", "", "print the version, and stop"),
     ),

@@ -17,6 +17,7 @@ from finflow.cli.options import (
     resolve,
     resume_configuration,
     retraining_configuration,
+    shipped_configuration,
 )
 from finflow.cli.output import show_outcome, show_report
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, command
@@ -117,6 +118,21 @@ def run_training(
         finally:
             trainer.discard_if_unused()
     show_outcome(outcome)
+
+
+def train_planted(given: argparse.Namespace) -> None:
+    """Train in a market with a planted signal and in one without any, at the same time, and say what was found."""
+    files = [shipped_configuration(name) for name in ("planted.yaml", "planted-null.yaml")]
+    planted, null = (resolve(argparse.Namespace(**{**vars(given), "config": own})) for own in (files[:1], files))
+    from finflow.experiments.jobs.planted_market import train_markets
+    from finflow.training.trainer import new_run_folder
+
+    folder = new_run_folder(planted.output.logs_dir)
+    with stopping_between_updates(), _continued(f"what was kept is in {folder}"):
+        lines, reports = train_markets({"planted": planted, "null": null}, folder)
+    print("\n".join(["", *lines]))
+    for report in reports:
+        show_report(report)
 
 
 def _has_checkpoint(run_folder: Path) -> bool:

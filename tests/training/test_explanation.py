@@ -16,12 +16,14 @@ from finflow.agent.batch import States
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.distributions import LogisticNormal, log_ratios
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.cli import main
+from finflow.config import load_config
 from finflow.env.decision_process import with_trading
 from finflow.evaluation.analysis.attribution import decisions_section, largest_trades
 from finflow.evaluation.backtest import run_backtests, with_memos
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
+from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone, gate_on, traits_on
 from finflow.training.judging.explainer import Explainer, in_double, integrated_gradients, states_in_double
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
@@ -235,3 +237,24 @@ def test_the_policy_itself_is_left_as_it_is() -> None:
         assert torch.equal(tensor, before[name])
     parameters: list[Tensor] = list(policy.parameters())
     assert all(parameter.grad is None for parameter in parameters)
+
+
+def test_an_agent_of_several_policies_has_traits_and_gates_as_one_policy_has() -> None:
+    """Such as every agent that found something, and those of its blocks; of equal members, those of one."""
+    config = load_config(None, {"market.source": "synthetic", "market.synthetic.bars": 4000}, {})
+    data = prepare(config)
+    policy, other = (ExpertPolicy(data.shape, Generator().manual_seed(seed)) for seed in range(2))
+    process, validation = data.process, data.split.validation
+    crisis = data.features.fitted.crisis if data.features.fitted is not None else None
+    assert crisis is not None
+    for decider in (PolicyEnsemble([policy, policy]), PolicyEnsemble([policy, other])):
+        found, alone = traits_on(decider, process, validation), traits_on(policy, process, validation)
+        mixed, single = (gate_on(one, process, range(validation.stop), crisis) for one in (decider, policy))
+        assert found is not None
+        assert alone is not None
+        assert mixed is not None
+        assert single is not None
+        same = decider.policies()[1] is policy
+        assert (found.cash == pytest.approx(alone.cash, rel=1e-5)) == same
+        gates = [of["calm"]["gate"]["growth"] for of in (mixed, single)]
+        assert (gates[0] == pytest.approx(gates[1], rel=1e-5)) == same

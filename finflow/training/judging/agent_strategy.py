@@ -15,6 +15,7 @@ import torch
 from finflow.agent.batch import states_of
 from finflow.agent.networks.decision import MarketReading, acted_portfolio
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.policy_ensemble import LEAST_SHARE, PolicyEnsemble
 from finflow.arrays import FloatArray
 from finflow.config import ActingConfig, Config
 from finflow.env.decision_process import DecisionProcess
@@ -250,7 +251,13 @@ def read_bars(policy: ExpertPolicy, market: MarketTensors, bars: range, rows: in
 
 
 def _read(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> MarketReading:
-    return read_bars(policy, MarketTensors.of(process, next(policy.parameters()).device), bars)
+    """Reading of a policy; of an ensemble the mean of its members', each expert's portfolio weighed by their gates."""
+    reading = read_bars(policy, MarketTensors.of(process, next(policy.parameters()).device), bars)
+    if not isinstance(policy, PolicyEnsemble):
+        return reading
+    share = reading.gate.clamp(min=LEAST_SHARE).unsqueeze(-1)
+    experts = (share * reading.experts).sum(dim=1) / share.sum(dim=1)
+    return MarketReading(experts, reading.gate.mean(dim=1), reading.aim.mean(dim=1), reading.hidden[:, 0], None)
 
 
 def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> FloatArray:
