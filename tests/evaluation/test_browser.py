@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.analysis.sweeps import sweep_section
-from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, run_numbers
+from finflow.evaluation.multi_run.comparison_page import Seeds, comparison_page, run_numbers
 from finflow.evaluation.report.report import write_report
 from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
 from finflow.evaluation.statistics.bootstrap import Estimate, Interval, Resampling
 from finflow.strategies.classical import COMPARED
 from tests.browser import DESK, PAPER, PHONE, Browser, open_browser
+from tests.conftest import Page, check_numbers
 from tests.evaluation.made_up import backtest_of, context_of, process_of, report_data
 
 pytestmark = pytest.mark.usefixtures("images")
@@ -116,35 +117,65 @@ def test_a_table_is_sorted_by_its_head(page: Browser, place: int, orders: list[s
     assert page.complaints == []
 
 
-def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
-    days = 300
-    returns = np.random.default_rng(0).normal(4e-4, 0.01, (4, days))
-    figures = {**dict.fromkeys(METRICS, 0.123), "intervals": {key: (-0.1234, 0.4321) for key in METRICS}}
+#: Run names as `--mode train` gives them, with the folder above, and as people give them.
+NAMES = (
+    "20261129_165705",
+    "momentum-of-the-north-american-universe-with-costs-of-20-bps-and-a-long-name",
+    "experiments/20261129_165706_2",
+    "a_name_with_underscores_alone_that_no_line_can_be_broken_at",
+    "seed3",
+    "logs/20261129_165708",
+)
+#: Intervals about as wide as those of real runs become.
+BOUNDS = {
+    "sharpe": (-1.24, -0.07),
+    "annual_return": (-0.251, -0.12),
+    "annual_volatility": (0.155, 0.173),
+    "max_drawdown": (-0.296, -0.186),
+    "cvar": (-0.0346, -0.0288),
+    "annual_turnover": (120.2, 181.7),
+    "annual_cost": (0.0006, 0.0228),
+}
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_runs_side_by_side_fit(browser: Browser, tmp_path: Path, count: int) -> None:
+    """Long names and long values of keys are broken into lines, and no number or name is missing for it."""
+    days, labels = 300, NAMES[:count]
+    returns = np.random.default_rng(0).normal(4e-4, 0.01, (count + 1, days))
+    figures = {**{key: sum(ends) / 2.0 for key, ends in BOUNDS.items()}, "intervals": BOUNDS}
     metrics = {
         "agent": "finflow",
         "strategies": {"finflow": figures},
-        "against_equal_weight": {"sharpe_difference": 0.1, "interval": (-0.1, 0.3)},
+        "against_equal_weight": {"sharpe_difference": 0.1, "interval": (-0.12, 0.31)},
         "verdict": {"beats_equal_weight": "no", "dsr": 0.5, "spa": {"p_consistent": 0.3}},
     }
-    labels = [f"run {n}" for n in range(3)]
     dates = np.busday_offset("2016-01-02", np.arange(days), roll="forward")
-    likely = {"equal weight": Estimate(0.75, Interval(0.25, 1.0))}
-    group = Seeds(tuple(labels), ("0", "1", "2"), {"sharpe": Estimate(0.5, Interval(0.1, 0.9))}, likely)
-    daily = {label: DailyReturns(returns[n], np.zeros(days), returns[3], returns[3]) for n, label in enumerate(labels)}
+    means = {key: Estimate(figures[key], Interval(*ends)) for key, ends in BOUNDS.items()}
+    means["sharpe_difference"] = Estimate(0.1, Interval(-0.12, 0.31))
+    likely = {name: Estimate(0.75, Interval(0.25, 1.0)) for name in ("equal weight", "group 1", "group 2")}
+    groups = {f"group {n}": Seeds(labels, tuple(map(str, range(count))), means, likely) for n in (1, 2)}
+    daily = {label: DailyReturns(returns[n], np.zeros(days), *returns[[-1, -1]]) for n, label in enumerate(labels)}
     best = judge_best(daily, 5, Resampling(99, 21, 0))
     page = comparison_page(
         {label: run_numbers(metrics, n) for n, label in enumerate(labels)},
-        {**{label: one.returns for label, one in daily.items()}, "equal-weight": returns[3]},
-        {"group 1": group},
-        {"train.seed": {label: str(n) for n, label in enumerate(labels)}},
-        choice_section(returns[:3].T, tuple(daily), "the test window", best, "runs"),
+        {**{label: one.returns for label, one in daily.items()}, "equal-weight": returns[-1]},
+        groups,
+        {key: dict.fromkeys(labels, f'"/a/long/path/to/the/prices/of/some/{key}.csv"') for key in ("a", "market.path")},
+        choice_section(returns[:-1].T, tuple(daily), "the test window", best, "runs"),
         dates,
         {"window": {"start": "2016-01-02", "end": "2016-10-27", "days": days}, "panel": "a" * 64},
     )
     (tmp_path / "report.html").write_text(page.html())
     browser.open((tmp_path / "report.html").as_uri())
-    for width, media in ((PHONE, "screen"), (DESK, "screen"), (PAPER, "print")):
+    for width, media in ((PHONE, "screen"), (DESK, "screen"), (1400, "screen"), (PAPER, "print")):
         found = browser.measured(width, media=media)
         assert found["over"] == 0
-        assert bool(found["wide"]) == (width == PHONE)
+        assert bool(found["wide"]) == (width == PHONE), found["wide"]
     assert browser.complaints == []
+    shown = Page(page.html())
+    shown.bare.clear()  # configuration values are text
+    assert check_numbers(shown, page.document) >= count * 10 * 3
+    words = " ".join(shown.words)
+    assert "finflow" in words
+    assert f"Group 2, seeds {', '.join(map(str, range(count)))}: {', '.join(labels)}." in words

@@ -128,6 +128,7 @@ def _runs(runs: Mapping[str, Mapping[str, Any]], differences: Mapping[str, objec
 
     metrics = [bounded(*column) for column in columns_of(Metrics, ROW, names=METRICS)]
     against: Sequence[Column] = (
+        ("judged", Cell((ROW, "judged"))),
         ("beats equal weight", Cell((ROW, "beats_equal_weight"))),
         bounded("Sharpe ratio over it", Cell((ROW, DIFFERENCE), plus=True)),
         ("DSR", Cell((ROW, "dsr"), decimals=3)),
@@ -135,7 +136,7 @@ def _runs(runs: Mapping[str, Mapping[str, Any]], differences: Mapping[str, objec
     )
     below = "Below each figure: its bootstrap interval, from the run's report."
     tables = (
-        make_table("Metrics", "Run", runs, [("judged", Cell((ROW, "judged"))), *metrics], below),
+        make_table("Metrics", "Run", runs, metrics, below),
         make_table("Against equal weight", "Run", runs, against, "Of each run alone, as its own report has it."),
     )
     conditions = ", ".join(sorted(key for key in differences if key.startswith(("env.", "market."))))
@@ -165,9 +166,8 @@ def _groups(groups: Mapping[str, Seeds]) -> Section:
     improvement = [
         (f"above {other}", column("probability_of_improvement", other, "%", 0)) for other in ("equal weight", *groups)
     ]
-    seeds = {name: ", ".join(group.seeds) for name, group in groups.items()}
     tables = (
-        make_table("Interquartile means", "Runs", groups, [("seeds", seeds), *means]),
+        make_table("Interquartile means", "Runs", groups, means),
         make_table(
             "Probability of improvement",
             "Sharpe ratio of a seed of",
@@ -179,7 +179,10 @@ def _groups(groups: Mapping[str, Seeds]) -> Section:
     words = (
         "Runs whose configurations differ by the seed alone: interquartile means over the seeds, each with its 95 % "
         "bootstrap interval, which a few seeds leave too narrow.",
-        *(f"{name.capitalize()}: {', '.join(group.runs)}." for name, group in groups.items()),
+        *(
+            f"{name.capitalize()}, seeds {', '.join(group.seeds)}: {', '.join(group.runs)}."
+            for name, group in groups.items()
+        ),
     )
     numbers = {name: asdict(group) for name, group in groups.items()}
     return Section("seeds", "Seeds taken together", numbers, tables, words=words)
