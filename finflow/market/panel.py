@@ -127,6 +127,13 @@ class MarketPanel:
         refuse(not 0 < stop <= self.n_bars, f"cannot cut a panel of {self.n_bars} bars at {end}", MarketError)
         return _rows(self, slice(0, stop))
 
+    def of(self, assets: Sequence[str]) -> MarketPanel:
+        """Take some of the assets, in this order."""
+        columns = [self.assets.index(name) for name in assets]
+        tables = {name: getattr(self, name) for name in ("close", *_FIELDS, *_DIVIDENDS, "halted")}
+        taken = {name: table[:, columns] for name, table in tables.items() if table is not None}
+        return replace(self, assets=tuple(assets), **taken)
+
     def between(self, start: int, stop: int) -> MarketPanel:
         """Take the bars from `start` up to `stop` (exclusive); the first bar's cash return becomes 0."""
         if not 0 <= start < stop <= self.n_bars:

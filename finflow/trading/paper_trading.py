@@ -21,7 +21,7 @@ import pandas as pd
 
 from finflow.env.decision_process import DecisionProcess, fill_at
 from finflow.env.portfolio_state import PortfolioState
-from finflow.errors import ConfigError, refuse
+from finflow.errors import ConfigError, first_few, refuse
 from finflow.evaluation.backtest import History, targets_of
 from finflow.files import in_use, write_together
 from finflow.json_text import parse_json
@@ -34,9 +34,9 @@ from finflow.strategies.strategy import Strategy
 from finflow.trading.account_state import DECISION, STATE, fills_of
 from finflow.trading.alpaca_broker import BrokerNotReady, OrderRouting
 from finflow.trading.decide_mode import ALPACA, Request, decide, open_routing
-from finflow.trading.live_market import TRADING, load_prices, load_trading_agents, market_until
+from finflow.trading.live_market import TRADING, load_prices, load_trading_agents, market_until, run_data
 from finflow.trading.paper_page import Expectation, PaperNumbers, paper_numbers, paper_page
-from finflow.trading.price_checks import calendar_of
+from finflow.trading.price_checks import calendar_of, check_history
 from finflow.training.judging.agent_strategy import Agents
 
 PAPER = "paper"
@@ -81,6 +81,9 @@ def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[
         panel = load_prices(agents.config, request.until)
         for line in in_table(find_implausible(panel)):
             say(line)
+        decisions = [one for one in trading.log.entries if one["kind"] == DECISION]
+        if not (history := check_history(panel, decisions, run_data(agents))).passed:
+            say(f"warning: history: {history.said}")
         if request.follow:
             say("new bars are followed; Ctrl-C stops, and the same command goes on")
         while True:
@@ -165,6 +168,7 @@ class _Trading:
         process = market_until(panel, self.agents).process
         for evening in self._evenings(panel, start, process):
             entry = {"kind": PAPER, "account": str(self.first), "settings": mark, **asdict(evening)}
+            entry["tickers"] = panel.assets  # that the weights are of
             self.log.append(entry)
             self.lines.append(entry)
         equal = PaperAccount(process, EqualWeight(), start).evenings(panel.n_bars - 1)
@@ -182,6 +186,13 @@ class _Trading:
         """
         last = DailyAccount(*(self.lines[-1][field.name] for field in fields(DailyAccount))) if self.lines else None
         if self.routing is None:
+            held = tuple(self.lines[-1].get("tickers", panel.assets)) if self.lines else panel.assets
+            others = first_few(sorted(set(held) ^ set(panel.assets)), 5) or "the same in another order"
+            refuse(
+                held != panel.assets,
+                f"the paper account of {self.first} has other tickers than the prices ({others}): bring its own back, "
+                "those that ended with their past prices, or begin another account with --from",
+            )
             yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
         elif last is None or last.date < str(panel.dates[-1]):
             decide(replace(self.request, broker=ALPACA), self.agents, self.routing)

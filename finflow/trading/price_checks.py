@@ -259,24 +259,29 @@ def check_plausibility(panel: MarketPanel, since: int) -> Check:
 
 def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> Check:
     """Compare the prices with those of the run (``data`` of its manifest) and of earlier decisions of the log."""
-    findings = []
-    last, left_out = data.get("last_date"), [name for name in data.get("assets", ()) if name not in panel.assets]
-    known = last is not None and np.datetime64(last, "D") in panel.dates
-    if known and not left_out and panel.until(str(last)).sha256 != data.get("panel_sha256"):
+    findings, assets = [], data.get("assets", panel.assets)
+    left_out = [name for name in assets if name not in panel.assets]
+    last = np.datetime64(data.get("last_date", "NaT"), "D")
+    compared = bool(panel.dates[0] <= last <= panel.dates[-1]) and not left_out
+    if compared and panel.until(last).of(assets).sha256 != data.get("panel_sha256"):
         findings.append(f"up to {last} they are not those of the run, bit for bit (restated, or other fields)")
     if fetched := panel.provenance.get("restated"):
         findings.append(f"Yahoo has restated {fetched}, and their history was fetched anew")
     for asset, factors in restatements(panel, entries).items():
-        low, high = min(factors.values()), max(factors.values())
-        if high / low - 1.0 > RESTATED:
-            findings.append(f"{asset} was restated unevenly, by factors of {low:.6g} to {high:.6g}")
-        else:
-            findings.append(f"{asset} was restated by a factor of {high:.6g} (a split or a dividend)")
+        low, high, changed = min(factors.values()), max(factors.values()), sorted(factors)
+        even = high / low - 1.0 <= RESTATED
+        by = f"by a factor of {high:.6g}" if even else f"unevenly, by factors of {low:.6g} to {high:.6g}"
+        known = sorted({entry["date"] for entry in entries if asset in entry["prices"]})
+        adjusted = even and changed == known[: len(changed)]
+        when = f"up to {changed[-1]}, as by a split or a dividend" if adjusted else f"on {first_few(changed, _SHOWN)}"
+        findings.append(f"{asset} was restated {by}, {when}")
     unchanged = "the prices of the run and of earlier decisions are unchanged"
-    if left_out:  # the run's hash is of all prices together
-        unchanged = f"the prices of the run cannot be compared without {first_few(left_out, _SHOWN)}"
-        unchanged += "; those of the others at earlier decisions are unchanged" if entries else ""
-    return Check("history", not findings, first_few(findings, _SHOWN) if findings else unchanged)
+    if not compared:  # the run's hash is of all its prices together
+        lacking = f"before their last bar, {last}" if data else "without its manifest"
+        lacking = f"without {first_few(left_out, _SHOWN)}" if left_out else lacking
+        unchanged = f"the prices of the run cannot be compared {lacking}"
+        unchanged += "; those at earlier decisions are unchanged" if entries else ""
+    return Check("history", not findings, "; ".join(findings[:_SHOWN]) or unchanged)
 
 
 def restatements(panel: MarketPanel, entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

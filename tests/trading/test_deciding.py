@@ -270,7 +270,7 @@ def test_a_ticker_once_left_out_stays_out_until_it_is_named_again(
     assert "; decided without C, until --tickers names it again\n" in capsys.readouterr().out
     (history,) = [one for one in decided.decision("2011-12-16")["checks"] if one["name"] == "history"]
     assert history["passed"]
-    assert history["said"].endswith("without C; those of the others at earlier decisions are unchanged")
+    assert history["said"].endswith("without C; those at earlier decisions are unchanged")
     whole.to_csv(decided.prices)
     assert decided.decide("--date", "2011-12-19", "--tickers", *"ABCD") == 0
     assert decided.decide("--date", "2011-12-20") == 0
