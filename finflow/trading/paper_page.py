@@ -192,7 +192,9 @@ def paper_page(numbers: PaperNumbers) -> Page:
     else:
         kind, heading = "ahead", "As expected"
         text = "The account is within the band that its backtest implies (5 %, at every check)."
-    tiles, others = [Tile(name, cell) for name, cell in columns_of(PaperNumbers)], _compared(numbers)
+    # a Sharpe ratio of a few days is noise: it is in the file alone
+    shown = [one for one in columns_of(PaperNumbers) if numbers.told or one[1].path != ("sharpe",)]
+    tiles, others = [Tile(name, cell) for name, cell in shown], _compared(numbers)
     beside = columns_of(PaperDay, "days", str(len(numbers.days) - 1), names=others)
     tiles += [Tile(name.capitalize(), cell) for name, cell in beside]
     finding = Headline("", heading, words=(text,), kind=kind, label="Paper account", tiles=tuple(tiles))

@@ -68,6 +68,7 @@ def test_a_band_that_holds_all_is_not_as_expected() -> None:
     for evenings, heading in ((count, "Nothing can be distinguished yet"), (count + 1, "As expected")):
         finding = paper_page(paper_numbers(lines[:evenings], expected, panel, {})).finding
         assert (finding.title, finding.kind == "ahead") == (heading, heading == "As expected")
+        assert ("Sharpe ratio" in [tile.heading for tile in finding.tiles]) == (heading == "As expected")
         assert (f"from about {count:,} evenings on" in str(finding.words)) == (evenings == count)
     assert Expectation(0.0001, 0.01, 500, 252).told_from(np.zeros(0)) is None
 

@@ -7,14 +7,8 @@ growth of each asset and of cash, and ``G = sum_k w_k g_k``. So, exactly,
 
 and asset k contributes ``w_k (g_k - 1)``, costs ``-c G``.
 
-**Many days.** Contributions are added up in money: those of a day times the wealth before it, of 1 invested. The sum
-is ``prod(1 + r) - 1``, the total return, with no residual (geometric linking; the GRAP scheme without a benchmark). A
-day counts by the wealth it found, so the same percentage weighs more when the account is larger.
-
-**Experts.** A weight held is part of the aims of many days, since a decision goes only part of the way. The
-shares of the experts in each weight are carried along: the decision keeps ``1 - k`` of what is held and adds ``k p_e
-x_e`` of expert e (k trade rate, p gate, x portfolio), and drift, limits and costs scale a weight and leave its shares
-as they are. What an asset contributes is then divided by the shares in it; cash and costs stay lines of their own.
+Days are linked in money, without a residual, and a holding is divided among the experts whose aims built it:
+docs/reference/report.md, Where the return came from.
 """
 
 from __future__ import annotations

@@ -6,10 +6,6 @@ Stationary Bootstrap, JASA 89, 1994; drawn by arch). All strategies share the sa
 two of them is paired: what hits both on the same day cancels. Intervals are percentile intervals. The same seed gives
 the same draws.
 
-An interval says how the window could have come out, not how the future will; it does not count how many strategies
-were tried before this one. The intervals of the maximum drawdown and the Calmar ratio describe reshuffled histories
-and need not be centred on what happened.
-
 Several runs (seeds, windows, paths, agents) are summed up as by Agarwal and others, Deep Reinforcement Learning at the
 Edge of the Statistical Precipice, NeurIPS 2021, and their library rliable: the interquartile mean, the probability of
 improvement, and percentile intervals from a bootstrap over runs within each task (a market or a window), because it is

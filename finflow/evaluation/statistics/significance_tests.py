@@ -18,11 +18,7 @@ bootstrap), the same days for all strategies:
 
 The verdict asks all of them, and the paired bootstrap.
 
-**Tries.** Every look at a test window is a chance to be lucky, so every final evaluation leaves a line in a ledger, a
-file that only grows (JSON, one reading a line), under the hash of the panel it read. The count enters the deflated
-Sharpe ratio. What counts as a try is a judged strategy or agent, not an evaluation: the same policy (by the hash of its
-weights) or the same rule (by its name and settings), judged again, is the same reading, whatever costs or lag it is
-judged under. Another seed is another policy, because one may keep the better of two; agents that are averaged are one.
+What counts as a try: docs/reference/verdict.md.
 """
 
 from __future__ import annotations

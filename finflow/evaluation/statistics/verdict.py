@@ -16,21 +16,8 @@ only bought with greater risk. No is the reverse shown: the interval lies below 
 with 95 % confidence and the Sharpe ratio is no better either, since a lesser return may be the price of less risk.
 Everything else is not shown. The levels are fixed here: a configuration cannot soften them.
 
-A verdict of "not shown" needs the power of the test to be interpreted. Suppose that the judged strategy had
-earned a constant more or less every day, which moves its Sharpe ratio and its return over equal weight and leaves
-every deviation as it was. Another sample of the same length then gives a yes where
-
-1. its paired difference of Sharpe ratios is so great that the interval lies above zero: above ``d - q``, with ``d`` the
-   window's difference and ``q`` the low end of its interval;
-2. its mean active return passes SPA (the 95 % quantile of its resamples around their mean) and the deflated Sharpe
-   ratio (``SR0 + z s / sqrt(n - 1)`` times its deviation, ``s^2`` as in `TrackRecord.spread`).
-
-How far the two stray together is read off the paired resamples of the verdict's own bootstrap, so that days that hang
-together count as they do there. For each resample there is a least Sharpe ratio for which it would have been a yes,
-against equal weight and against patient equal weight; the quantile of these at the power asked for is what it takes.
-
-It is taken from one window: the estimate of its own precision, of critical values and of the level of equal weight's
-Sharpe ratio (where the strategy's risk differs from equal weight's, an equal Sharpe ratio is not an equal mean).
+A verdict of "not shown" needs the power of the window to be interpreted; its calculation and what it assumes:
+docs/reference/verdict.md, Power of the window.
 """
 
 from __future__ import annotations
