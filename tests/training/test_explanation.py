@@ -14,14 +14,17 @@ from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States
 from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.distributions import LogisticNormal, log_ratios
-from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.policy import EXPERTS, ExpertPolicy, blended
+from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.cli import main
 from finflow.env.decision_process import with_trading
 from finflow.evaluation.analysis.attribution import decisions_section, largest_trades
 from finflow.evaluation.backtest import run_backtests, with_memos
+from finflow.market.features.market_features import fit_states
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
+from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone, gate_on, named_portfolios
 from finflow.training.judging.explainer import Explainer, in_double, integrated_gradients, states_in_double
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
@@ -46,6 +49,24 @@ def explainer(training_data: TrainingData) -> Explainer:
     process, window = training_data.held_out_process(), training_data.split.test
     (run,) = run_backtests(process, window, [AgentStrategy(policy, CPU)])
     return Explainer(policy, process, training_data.features, window, run)
+
+
+def test_the_report_reads_the_experts_and_the_gate_of_several_policies_as_their_mean(
+    training_data: TrainingData,
+) -> None:
+    """An agent that uses what it learned consists of the policies of all blocks, each in the same blend."""
+    blend = Blend(0.4, "equal-weight", (0, 1.0))
+    policies = [
+        blended(ExpertPolicy(training_data.shape, torch.Generator().manual_seed(seed)), blend) for seed in (5, 6)
+    ]
+    together, process = PolicyEnsemble(policies, blend), training_data.process
+    bars = process.decision_bars(training_data.split.validation)
+    apart = [named_portfolios(one, process, bars) for one in policies]
+    np.testing.assert_allclose(named_portfolios(together, process, bars), np.mean(apart, axis=0), atol=1e-6)
+    gates = gate_on(together, process, training_data.split.validation, fit_states(np.array([0.01, -0.03, 0.0, 0.02])))
+    assert gates is not None
+    for state in gates.values():
+        assert state["gate"]["reference"] == pytest.approx(0.6, abs=1e-6)  # type: ignore[index]
 
 
 def test_an_agent_and_its_experts_read_the_market_once_for_all_their_backtests(

@@ -15,16 +15,12 @@ import torch
 from finflow.agent.batch import states_of
 from finflow.agent.networks.decision import MarketReading, acted_portfolio
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.arrays import FloatArray
 from finflow.config import ActingConfig, Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import CheckpointError, ConfigError, FinflowError
-from finflow.evaluation.analysis.expert_traits import (
-    ByState,
-    ExpertTraits,
-    expert_traits,
-    gate_by_state,
-)
+from finflow.evaluation.analysis.expert_traits import ByState, ExpertTraits, expert_traits, gate_by_state
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
 from finflow.strategies.strategy import Information, Memo, Strategy, memoised
@@ -250,7 +246,10 @@ def read_bars(policy: ExpertPolicy, market: MarketTensors, bars: range, rows: in
 
 
 def _read(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> MarketReading:
-    return read_bars(policy, MarketTensors.of(process, next(policy.parameters()).device), bars)
+    reading = read_bars(policy, MarketTensors.of(process, next(policy.parameters()).device), bars)
+    if not isinstance(policy, PolicyEnsemble):
+        return reading
+    return reading.each(lambda part: part.double().mean(dim=1))  # over the members
 
 
 def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> FloatArray:
