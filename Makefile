@@ -1,5 +1,5 @@
 # make train    the whole pipeline on the embedded prices      make test      the tests
-# make demo     the same, reduced to about a minute            make lint      ruff and mypy
+# make demo     the same, reduced to 1 or 2 minutes            make lint      ruff and mypy
 # make evidence the long measurements (resumable), and tests   make docs      the documentation as a site
 # make audit    known vulnerabilities of the dependencies      make clean     remove caches
 # make lock     requirements.lock anew, after constraints.txt

@@ -1,6 +1,6 @@
 """Any optimiser of skfolio as a strategy of finflow, on the same ledger as an agent.
 
-    python examples/portfolios_of_skfolio.py
+    python portfolios_of_skfolio.py
 
 An optimiser is fitted on the returns of the last year, once a month; in between the portfolio drifts. What it earns is
 net of finflow's costs, and its decisions fill one bar after the prices that they know.

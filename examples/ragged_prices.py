@@ -1,6 +1,6 @@
 """Write made-up prices that look as a user's own do: late listings, two holes and a split that nobody adjusted for.
 
-    python examples/ragged_prices.py prices.csv
+    python ragged_prices.py prices.csv
 
 The round that begins with this file is told in docs/guide/ragged-prices.md.
 """

@@ -1,7 +1,7 @@
 """Train Stable-Baselines3's PPO on finflow's environment, and judge it on finflow's ledger.
 
     pip install 'finflow[sb3]'
-    python examples/train_with_sb3.py --steps 100000
+    python train_with_sb3.py --steps 100000
 
 The environment needs no wrapper: observations are a dictionary, actions are projected onto the simplex. The trained
 model becomes a strategy, and is compared with equal weight on the validation window, net of the same costs.

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from finflow.config import load_config
+from finflow.config.loading import values_by_key
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "data").glob("*.md")])
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "examples" / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "data").glob("*.md")]
+)
 CODE = re.compile(r"^(`{3,}).*?^\1", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 TAG = re.compile(r"<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=\"([^\"]+)\"")
@@ -149,3 +154,20 @@ def test_the_architecture_names_every_folder_of_the_package() -> None:
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text("utf-8")))
     assert listed == {str(page.relative_to(ROOT / "docs")) for page in PAGES if ROOT / "docs" in page.parents}
+
+
+def test_every_page_is_in_the_index() -> None:
+    docs = ROOT / "docs"
+    listed = {name.partition("#")[0] for name in LINK.findall((docs / "index.md").read_text("utf-8"))}
+    assert {str(page.relative_to(docs)) for page in PAGES if docs in page.parents} - {"index.md"} <= listed
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/quickstart.md"])
+def test_every_key_that_a_first_page_sets_changes_the_default(page: str) -> None:
+    default, text = values_by_key(load_config(None, {}, {})), (ROOT / page).read_text("utf-8")
+    given = re.findall(r"--set \"?([\w.]+)=([^\s\"`]+)", text)
+    assert given
+    layers = {"market.source": "csv", "market.path": "other.csv"}  # a source without a path is refused
+    assert not [
+        key for key, value in given if values_by_key(load_config(None, {**layers, key: value}, {}))[key] == default[key]
+    ]
