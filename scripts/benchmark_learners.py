@@ -20,17 +20,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from benchmark_tools import (
-    SECONDS,
-    Peer,
-    Rate,
-    contender,
-    measure,
-    print_rates,
-    print_ratio,
-    spread,
-    use_one_thread,
-)
+from benchmark_tools import SECONDS, Peer, Rate, contender, measure, print_rates, print_ratio, spread, use_one_thread
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
@@ -140,10 +130,7 @@ def our_sac(training_data: TrainingData) -> tuple[Rate, Rate]:
 def contenders_of(draw: Callable[[], T], update: Callable[[T, int], object]) -> tuple[Rate, Rate]:
     """Updates on batches that are ready, and with the making of each."""
     ready = [draw() for _ in range(N_BATCHES)]
-    return (
-        contender(lambda step: update(ready[step % N_BATCHES], step)),
-        contender(lambda step: update(draw(), step)),
-    )
+    return (contender(lambda step: update(ready[step % N_BATCHES], step)), contender(lambda step: update(draw(), step)))
 
 
 def benchmark_offline(given: argparse.Namespace) -> None:

@@ -37,10 +37,7 @@ KEYS = {
     "--learning_rate": ("online.learning_rate", "learning rate of the policy (1e-5)"),
     "--checkpoint_dir": ("output.logs_dir", "folder that holds the run folder"),
     "--log_with": ("output.log_with", "tensorboard or wandb"),
-    "--temperature": (
-        "acting.temperature",
-        "of evaluated decisions: 0 is the policy's centre, 1 a draw from it (0)",
-    ),
+    "--temperature": ("acting.temperature", "of evaluated decisions: 0 is the policy's centre, 1 a draw from it (0)"),
     "--top_p": ("acting.top_p", "share that the assets which are held have of all, the largest first (1)"),
 }
 

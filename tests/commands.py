@@ -13,10 +13,7 @@ from finflow.cli import main
 
 
 def refusal(
-    capsys: pytest.CaptureFixture[str],
-    *arguments: str,
-    command: Callable[[Sequence[str]], int] = main,
-    status: int = 2,
+    capsys: pytest.CaptureFixture[str], *arguments: str, command: Callable[[Sequence[str]], int] = main, status: int = 2
 ) -> str:
     """The one line on standard error that a command ends with, and its status."""
     capsys.readouterr()

@@ -50,7 +50,7 @@ UNPICKLING = {
     *("yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.FullLoader", "yaml.Loader"),
 }
 NUMPY_GENERATORS = {
-    *("Generator", "default_rng", "SeedSequence", "BitGenerator", "PCG64", "PCG64DXSM", "Philox", "SFC64", "MT19937"),
+    *("Generator", "default_rng", "SeedSequence", "BitGenerator", "PCG64", "PCG64DXSM", "Philox", "SFC64", "MT19937")
 }
 TORCH_SEEDING = {
     *("torch.manual_seed", "torch.seed", "torch.set_rng_state", "torch.random", "torch.default_generator"),

@@ -226,8 +226,7 @@ QUOTES = "write paths in single quotes, or with / instead of \\"
 
 
 @pytest.mark.parametrize(
-    ("path", "escape"),
-    [(r"C:\temp\new", "t"), (r"C:\new", "n"), (r"\\a\best", "b"), (r"C:\0", "0"), (r"D:\Lab", "L")],
+    ("path", "escape"), [(r"C:\temp\new", "t"), (r"C:\new", "n"), (r"\\a\best", "b"), (r"C:\0", "0"), (r"D:\Lab", "L")]
 )
 def test_a_path_in_double_quotes_whose_backslashes_yaml_reads_is_refused(
     path: str, escape: str, tmp_path: Path
@@ -450,14 +449,8 @@ def test_a_preset_changes_only_what_was_promised(name: str, values: tuple[float,
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        (
-            {"bcell.gama": {"low": 0.9, "high": 0.99}},
-            "unknown key bcell.gama in tune.space (overrides): the nearest",
-        ),
-        (
-            {"bcell.gamma": {"low": 0.9, "high": 1.5}},
-            "bcell.gamma = 1.5 in tune.space (overrides): must be a number",
-        ),
+        ({"bcell.gama": {"low": 0.9, "high": 0.99}}, "unknown key bcell.gama in tune.space (overrides): the nearest"),
+        ({"bcell.gamma": {"low": 0.9, "high": 1.5}}, "bcell.gamma = 1.5 in tune.space (overrides): must be a number"),
         ({"bcell.hidden_dim": {"low": 8.5, "high": 64}}, "bcell.hidden_dim = 8.5 in tune.space"),
         ({"market.cash_rate": {"low": 0.0, "high": 0.1}}, "market.cash_rate in tune.space (overrides) cannot be"),
         ({"train.seed": {"low": 0, "high": 9}}, "train.seed in tune.space (overrides) cannot be searched"),

@@ -169,8 +169,7 @@ def test_the_optimisers_of_skfolio(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("stable_baselines3") is None,
-    reason="needs stable-baselines3: pip install 'finflow[sb3]'",
+    importlib.util.find_spec("stable_baselines3") is None, reason="needs stable-baselines3: pip install 'finflow[sb3]'"
 )
 def test_a_model_of_stable_baselines3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_script("train_with_sb3.py", monkeypatch) == 0

@@ -54,7 +54,7 @@ class StampDuty(CostModel):
         (
             "    # Sum of r over 5 bars",
             '    AssetFeature("half_return", ("momentum",), lambda v, _: 0.5 * v.returns),\n',
-        ),
+        )
     ],
     "a strategy": [
         (

@@ -80,11 +80,7 @@ def test_train_goes_online_from_a_pretrained_file_with_its_configuration(
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_runs(
-    script: str,
-    arguments: list[str],
-    words: str,
-    trainings: Calls,
-    capsys: pytest.CaptureFixture[str],
+    script: str, arguments: list[str], words: str, trainings: Calls, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refusal(capsys, *arguments, command=lambda given: called(script, *given))
     assert said.startswith("error: ")

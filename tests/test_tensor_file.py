@@ -153,8 +153,7 @@ OTHERS = [None, {"finflow": "7"}, {"finflow": "{}"}, {"finflow": "["}, {"other":
 
 
 @pytest.mark.parametrize(
-    "content",
-    [*(save({"a": torch.ones(1)}, metadata) for metadata in OTHERS), b"", b"\x00" * 8, b"\xff" * 64, b"text"],
+    "content", [*(save({"a": torch.ones(1)}, metadata) for metadata in OTHERS), b"", b"\x00" * 8, b"\xff" * 64, b"text"]
 )
 def test_files_of_another_kind_and_safetensors_of_others_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "other").write_bytes(content)

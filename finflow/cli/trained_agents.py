@@ -30,10 +30,7 @@ _NOT_DECIDING = (
 
 
 def run_evaluation(
-    arguments: argparse.Namespace,
-    paths: Sequence[Path],
-    only: Sequence[str] | None = None,
-    with_backtest: bool = False,
+    arguments: argparse.Namespace, paths: Sequence[Path], only: Sequence[str] | None = None, with_backtest: bool = False
 ) -> None:
     """Evaluate a trained agent, or several that act as one, on the test window, and show the outcome.
 

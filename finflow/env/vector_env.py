@@ -163,12 +163,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 observation[name][ended] = values
         return observation, outcome.reward, outcome.terminated, truncated, info
 
-    def _restart(
-        self,
-        which: BoolArray,
-        bars: IntArray | None = None,
-        weights: FloatArray | None = None,
-    ) -> None:
+    def _restart(self, which: BoolArray, bars: IntArray | None = None, weights: FloatArray | None = None) -> None:
         count = int(which.sum())
         if bars is None:
             bars = self.starts[self.np_random.integers(len(self.starts), size=count)]

@@ -90,12 +90,7 @@ def join_recordings(parts: list[Rows]) -> Rows:
 
 
 def lambda_returns(
-    rewards: FloatArray,
-    next_values: FloatArray,
-    terminated: BoolArray,
-    last: BoolArray,
-    gamma: float,
-    trace: float,
+    rewards: FloatArray, next_values: FloatArray, terminated: BoolArray, last: BoolArray, gamma: float, trace: float
 ) -> FloatArray:
     """``G_t = r_t + gamma (1 - d_t) ((1 - lambda) V(s_{t+1}) + lambda G_{t+1})``, within each episode, (n,).
 

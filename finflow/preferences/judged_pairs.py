@@ -16,15 +16,7 @@ import numpy as np
 from finflow.config.evaluation_sections import RULE, JudgeConfig
 from finflow.errors import refuse
 from finflow.evaluation.statistics.metrics import max_drawdown
-from finflow.preferences.pairs import (
-    RANDOM,
-    Pair,
-    PairFile,
-    PortfolioPath,
-    Segment,
-    SegmentMarket,
-    simulate_strategies,
-)
+from finflow.preferences.pairs import RANDOM, Pair, PairFile, PortfolioPath, Segment, SegmentMarket, simulate_strategies
 
 Utility = Callable[[PortfolioPath], float]
 RISK_AVERSION = 5.0  # of the mean-variance utility
@@ -93,11 +85,7 @@ def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
     """Make a judge by its name: mean-variance, calmar, log-growth or rules."""
     if name == "rules":
         return rule_judge(config.rules, bars_per_year)
-    utilities: dict[str, Utility] = {
-        "mean-variance": mean_variance,
-        "calmar": segment_calmar,
-        "log-growth": log_growth,
-    }
+    utilities: dict[str, Utility] = {"mean-variance": mean_variance, "calmar": segment_calmar, "log-growth": log_growth}
     return synthetic_judge(utilities[name], config.mistakes)
 
 

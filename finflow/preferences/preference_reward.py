@@ -130,9 +130,7 @@ def load_model(path: Path) -> RewardModel:
     """
     tensors, state = read_tensors(path)
     refuse(
-        state.get("kind") != KIND,
-        f"{path} holds no reward model; make one with --mode prefer --learn",
-        CheckpointError,
+        state.get("kind") != KIND, f"{path} holds no reward model; make one with --mode prefer --learn", CheckpointError
     )
     try:
         shape, units = NetworkShape.from_facts(state["shape"]), OutcomeUnits(**state["units"])

@@ -33,13 +33,7 @@ from finflow.trading.decision_page import (
 from finflow.trading.live_market import LiveMarket, run_verdict
 from finflow.trading.order_rounding import Account, Plan, price_plan, round_orders
 from finflow.training.judging.agent_strategy import Agents
-from finflow.training.judging.explainer import (
-    ExactDecision,
-    in_double,
-    integrated_gradients,
-    mean_of,
-    states_at,
-)
+from finflow.training.judging.explainer import ExactDecision, in_double, integrated_gradients, mean_of, states_at
 
 POINTS = 17  # values of a feature that are tried over its range in training
 HALVINGS = 16  # bisections between two of them

@@ -152,8 +152,7 @@ class FollowUp:
     source: Annotated[Literal["plan", "fills", "holdings"], about("Source of the present holdings.")]
     differences: Annotated[dict[str, PlanDifference], about("By ticker, where it was not done as planned.")]
     cash: Annotated[
-        float,
-        about("Cash less what the orders would have left at the decision's prices and cost; 0 without an entry."),
+        float, about("Cash less what the orders would have left at the decision's prices and cost; 0 without an entry.")
     ]
     shortfall: Annotated[Number, about("Sum of the shortfalls, before costs; null without fills.")]
 

@@ -155,10 +155,7 @@ class _Trading:
     def catch_up(self, panel: MarketPanel) -> PaperOutcome:
         """Trade every evening that the log does not have yet, and write the page."""
         start = int(np.searchsorted(panel.dates, np.datetime64(self.first, "D")))
-        refuse(
-            start >= panel.n_bars,
-            f"--from {self.first} lies after the prices, which end on {panel.dates[-1]}",
-        )
+        refuse(start >= panel.n_bars, f"--from {self.first} lies after the prices, which end on {panel.dates[-1]}")
         refuse(
             start < panel.bars_until(self.agents.config.market.validation_end),
             f"--from {self.first} lies in the years that the agent learned from and was chosen by, up to "

@@ -83,7 +83,7 @@ class Market:
     def start(self, account: FakeAlpaca) -> subprocess.Popen[bytes]:
         """Start the process that follows the account."""
         keys = {
-            **{"market.path": self.published, "trading.broker": "alpaca", "trading.alpaca.address": account.address},
+            **{"market.path": self.published, "trading.broker": "alpaca", "trading.alpaca.address": account.address}
         }
         sets = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
         options = ["--mode", "paper", "--resume", str(self.run), "--from", self.days[0], "--follow", "--i-know", *sets]

@@ -147,10 +147,7 @@ def injected(fault: Fault | None, at: int = FAULT_AT) -> Iterator[list[int]]:
             return drawn
         return drawn._replace(batch=fault.strike(learner.agent, drawn.batch))
 
-    with (
-        patch.object(online._OnlinePhase, "_update", update),
-        patch.object(group_update, "draw", draw),
-    ):
+    with patch.object(online._OnlinePhase, "_update", update), patch.object(group_update, "draw", draw):
         yield struck
 
 

@@ -39,10 +39,7 @@ PLANTED: dict[str, object] = {
 }
 #: Without blocks of years that are held out, the agent is what it learned, however little of it would be believed.
 TRAINED: dict[str, object] = {**SHORT_OFFLINE, **REDUCED, "out_of_fold.blocks": 1, "bcell.hidden_dim": 32}
-LEARNERS: dict[str, dict[str, object]] = {
-    "ranking": {"objectives.reward": "ranking"},
-    "builtin": {},
-}
+LEARNERS: dict[str, dict[str, object]] = {"ranking": {"objectives.reward": "ranking"}, "builtin": {}}
 
 
 def ranking_variants(seeds: int) -> list[Variant]:

@@ -66,11 +66,7 @@ SHORT_OFFLINE: dict[str, object] = {
 SHORTER_OFFLINE = {**SHORT_OFFLINE, "train.offline_episodes": 500, "train.offline_training_epochs": 5}
 RANDOM: dict[str, object] = {"offline.method": "none"}  # of the policy; critics are fitted to the behaviour
 #: What is optimal is known for log return alone.
-LOG_RETURN: dict[str, object] = {
-    **GROWTH,
-    "market.train_end": "2010-12-31",
-    "market.validation_end": "2014-12-31",
-}
+LOG_RETURN: dict[str, object] = {**GROWTH, "market.train_end": "2010-12-31", "market.validation_end": "2014-12-31"}
 #: A spread that reverts fast and assets that differ, so that features can show the signal.
 OWN = {kind: PLANTED_OWN[kind] for kind in ("mean-reverting", "regime")}
 REDUCED: dict[str, object] = {"train.online_episodes": 250}

@@ -147,12 +147,7 @@ def main() -> None:
     market = Flat(SB3VecEnv(portfolios), mapping)
     chosen = {"sac": SAC, "tqc": TQC}[algorithm]
     model = chosen(
-        "MlpPolicy",
-        market,
-        gamma=config.bcell.gamma,
-        gradient_steps=-1,
-        seed=config.train.seed,
-        device="cpu",
+        "MlpPolicy", market, gamma=config.bcell.gamma, gradient_steps=-1, seed=config.train.seed, device="cpu"
     )
     looking = Looking(training_data, mapping, float(limit))
     model.learn(10**9, callback=looking)

@@ -33,11 +33,7 @@ WEALTH: dict[tuple[str, str], tuple[str, str]] = {
     ("nyse_o", "pamr"): ("5.14E+15", PAMR),
 }
 """Wealth at the end, of 1 invested, by data set and rule: the figure and its source."""
-_HEADINGS = {
-    "demiguel": "1/N and its rivals",
-    "olmar": "OLMAR",
-    "pamr": "PAMR",
-}
+_HEADINGS = {"demiguel": "1/N and its rivals", "olmar": "OLMAR", "pamr": "PAMR"}
 
 
 @dataclass(frozen=True)

@@ -185,10 +185,7 @@ def make(method: type[OfflineLearner], shape: NetworkShape, **options: Any) -> O
     return learner
 
 
-@given(
-    values=st.lists(st.floats(-10.0, 10.0), min_size=1, max_size=8),
-    expectile=st.sampled_from((0.1, 0.5, 0.7, 0.9)),
-)
+@given(values=st.lists(st.floats(-10.0, 10.0), min_size=1, max_size=8), expectile=st.sampled_from((0.1, 0.5, 0.7, 0.9)))
 @settings(deadline=None)
 def test_the_expectile_is_where_its_loss_is_least(values: list[float], expectile: float) -> None:
     """By bisection of the loss's derivative, which rises."""

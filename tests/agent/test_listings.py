@@ -105,11 +105,7 @@ def test_offline_learners_learn_the_same(
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"cql_mode": "lagrange"}, {"entropy_backup": "relative"}], ids=str)
 def test_the_online_update_learns_the_same(
-    changes: dict[str, Any],
-    several: bool,
-    shape: NetworkShape,
-    make_batch: MakeBatch,
-    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any], several: bool, shape: NetworkShape, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Densities, entropy and its target, CQL's proposals, anchors: one update of soft actor-critic."""
     for module in (bcell, soft_actor_critic):

@@ -177,10 +177,7 @@ def test_a_draw_depends_on_the_date_alone() -> None:
         acted_portfolio(LAW, ActingConfig(temperature=1.0), None)
 
 
-@given(
-    st.lists(st.floats(0.0, 1.0, width=32), min_size=1, max_size=8),
-    st.floats(0.01, 1.0),
-)
+@given(st.lists(st.floats(0.0, 1.0, width=32), min_size=1, max_size=8), st.floats(0.01, 1.0))
 def test_the_set_has_the_share_and_no_smaller_one_has(weights: list[float], top_p: float) -> None:
     found = nucleus(torch.tensor(weights), top_p)
     total, size = math.fsum(weights), int(found.sum())

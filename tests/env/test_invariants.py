@@ -135,12 +135,7 @@ def test_whatever_happens_an_account_is_an_account(seed: int, assets: int, lag: 
 
 
 @settings(max_examples=12)
-@given(
-    seed=seeds,
-    assets=sizes,
-    lag=lags,
-    limits=st.sampled_from([{}, {"max_turnover": 0.1}, {"no_trade_band": 0.05}]),
-)
+@given(seed=seeds, assets=sizes, lag=lags, limits=st.sampled_from([{}, {"max_turnover": 0.1}, {"no_trade_band": 0.05}]))
 def test_naming_what_is_held_costs_nothing(seed: int, assets: int, lag: int, limits: dict[str, float]) -> None:
     process = build_process(wild_prices(seed, assets), execution_lag=lag, cash_rate=1e-4, **limits)
     start, _ = drawn(seed, process)

@@ -83,7 +83,7 @@ def test_a_terminal_has_the_same_numbers_with_its_own_characters() -> None:
     cell = Cell((ROW, "gain"), "%", 1, bounds=(ROW, "bounds"))
     few, many = (Section("k", "", numbers, (make_table("T", "Of", ["a", "b"], [("x", cell)] * n),)) for n in (1, 9))
     assert [line.split() for line in few.text({"k": few.numbers})] == [
-        *(["T"], ["Of", "x"], ["a", "-50.0%", "(-100.0", "to", "200.0%)"], ["b", "-"]),
+        *(["T"], ["Of", "x"], ["a", "-50.0%", "(-100.0", "to", "200.0%)"], ["b", "-"])
     ]
     assert "(" not in "".join(many.text({"k": many.numbers}))
 

@@ -12,12 +12,7 @@ from scipy import stats
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.statistics import bootstrap as significance, metrics
-from finflow.evaluation.statistics.bootstrap import (
-    Interval,
-    Resampling,
-    SharpeDifference,
-    draw_days,
-)
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling, SharpeDifference, draw_days
 from tests.evaluation.made_up import backtest_of
 
 

@@ -11,14 +11,7 @@ from scipy.signal import lfilter
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Resampling, draw_days
 from finflow.evaluation.statistics.significance_tests import Tries, track_of
-from finflow.evaluation.statistics.verdict import (
-    POWER,
-    LeastDifference,
-    Verdict,
-    beats,
-    judge,
-    least_difference,
-)
+from finflow.evaluation.statistics.verdict import POWER, LeastDifference, Verdict, beats, judge, least_difference
 
 SETTINGS = Resampling(samples=400, block_length=10, seed=0)
 
@@ -32,10 +25,7 @@ def made(edge: float, days: int = 1000, extra: float = 0.003, seed: int = 0) -> 
 
 
 def judged(
-    own: np.ndarray,
-    *rivals: np.ndarray,
-    tries: Tries | None = None,
-    candidates: dict[str, np.ndarray] | None = None,
+    own: np.ndarray, *rivals: np.ndarray, tries: Tries | None = None, candidates: dict[str, np.ndarray] | None = None
 ) -> Verdict:
     return judge(own, rivals, np.zeros(len(own)), tries or Tries(), SETTINGS, candidates=candidates)
 

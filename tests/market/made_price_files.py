@@ -244,10 +244,7 @@ FILES: dict[str, PriceFile] = {
         "found", written(wide), changed(scaled(slice(150, None), 1, 0.25)), "BBB 2015-08-03.*4 for 1"
     ),
     "change of unit": PriceFile(
-        "found",
-        written(wide),
-        changed(scaled(slice(150, None), 2, 0.01)),
-        "unit CCC .*1e-02, from 213.28 to 2.15",
+        "found", written(wide), changed(scaled(slice(150, None), 2, 0.01)), "unit CCC .*1e-02, from 213.28 to 2.15"
     ),
     "thousands lost": PriceFile(
         "found",

@@ -12,14 +12,7 @@ from numpy.typing import NDArray
 
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.env.coverage import SMOOTHING
-from finflow.offline.collection import (
-    COVERAGE,
-    COVERAGE_SHARE,
-    INTERVALS,
-    NOISE_SCALES,
-    TRADE_RATES,
-    Behaviour,
-)
+from finflow.offline.collection import COVERAGE, COVERAGE_SHARE, INTERVALS, NOISE_SCALES, TRADE_RATES, Behaviour
 from finflow.offline.dataset import DECISIONS, OfflineDataset, episode_ends, lambda_returns
 from finflow.strategies.behaviour import SETTINGS
 from tests.offline.conftest import assert_priced, assert_same, make_small

@@ -15,12 +15,7 @@ from finflow.config import load_config
 from finflow.preferences.judged_pairs import DrawnPair, Judge, judge_pairs, make_questions
 from finflow.preferences.pairs import PortfolioPath, SegmentMarket
 from finflow.preferences.preference_reward import PairTensors, pair_tensors
-from finflow.preferences.web_page.answer_server import (
-    AnswerServer,
-    AnswerSession,
-    answers_so_far,
-    page_html,
-)
+from finflow.preferences.web_page.answer_server import AnswerServer, AnswerSession, answers_so_far, page_html
 from finflow.training.data.training_data import TrainingData, prepare
 
 SMALL: dict[str, object] = {

@@ -37,13 +37,7 @@ from finflow.preferences.model_training import (
     split_pairs,
 )
 from finflow.preferences.pairs import Pair, PairFile, SegmentMarket
-from finflow.preferences.policy_training import (
-    DirectObjective,
-    Method,
-    all_densities,
-    learn_policy,
-    segment_density,
-)
+from finflow.preferences.policy_training import DirectObjective, Method, all_densities, learn_policy, segment_density
 from finflow.preferences.preference_reward import (
     PairTensors,
     PreferenceReward,

@@ -27,12 +27,7 @@ from finflow.files import in_use
 from finflow.preferences.judged_pairs import DrawnPair, judge_pairs, make_judge, make_questions
 from finflow.preferences.pairs import PortfolioPath, SegmentMarket, read_pairs, write_pairs
 from finflow.preferences.web_page import answer_server
-from finflow.preferences.web_page.answer_server import (
-    TOKEN_HEADER,
-    AnswerServer,
-    AnswerSession,
-    answers_so_far,
-)
+from finflow.preferences.web_page.answer_server import TOKEN_HEADER, AnswerServer, AnswerSession, answers_so_far
 from tests.browser import DESK, PHONE, Browser, open_browser
 from tests.commands import refusal
 from tests.preferences.conftest import served, small_options

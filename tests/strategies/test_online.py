@@ -12,11 +12,7 @@ from finflow.arrays import BoolArray, FloatArray
 from finflow.config import EvaluationConfig
 from finflow.strategies.behaviour import FAMILIES, SETTINGS, family_tables
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.online_selection import (
-    ExponentiatedGradient,
-    MeanReversion,
-    PassiveAggressiveMeanReversion,
-)
+from finflow.strategies.online_selection import ExponentiatedGradient, MeanReversion, PassiveAggressiveMeanReversion
 from finflow.strategies.strategy import Information, Memo, Strategy
 from tests.env.conftest import panel_of
 from tests.market.test_features import market

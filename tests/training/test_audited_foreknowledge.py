@@ -221,10 +221,7 @@ def test_a_strategy_that_has_the_future_from_elsewhere_is_caught(
 
 @pytest.mark.parametrize(
     ("strategy", "lag"),
-    [
-        *(("oracles:Reversal", lag) for lag in (0, 1, 2)),
-        *(("momentum", 1), ("time-series-momentum", 0), ("olmar", 2)),
-    ],
+    [*(("oracles:Reversal", lag) for lag in (0, 1, 2)), *(("momentum", 1), ("time-series-momentum", 0), ("olmar", 2))],
 )
 def test_an_honest_strategy_is_clean_at_every_lag(strategy: str, lag: int, prepared: dict[int, TrainingData]) -> None:
     assert [(one.verdict, one.where) for one in findings_of(prepared[lag], strategy)] == [("clean", "")]

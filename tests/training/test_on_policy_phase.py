@@ -21,15 +21,7 @@ from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import learning_market
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import BY_NAME, QUICK, events_of
-from tests.training.whole_trainings import (
-    Make,
-    Stop,
-    check_same_files,
-    checkpoint_of,
-    latest,
-    rows_of,
-    train_through,
-)
+from tests.training.whole_trainings import Make, Stop, check_same_files, checkpoint_of, latest, rows_of, train_through
 
 #: Rollouts of 32 decisions, 8 of them in a training.
 SMALL: dict[str, Any] = {

@@ -71,11 +71,7 @@ class ExpertPolicy(AssetLayers):
     target_entropy = staticmethod(log_ratio_entropy)  # of a share: its scale in each dimension is the share
 
     def __init__(
-        self,
-        shape: NetworkShape,
-        generator: Generator,
-        dropout_rate: float = 0.0,
-        expert_cloning: float = 0.0,
+        self, shape: NetworkShape, generator: Generator, dropout_rate: float = 0.0, expert_cloning: float = 0.0
     ) -> None:
         experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
         super().__init__(experts, shape.n_asset_features, shape.n_market_features, width, generator)
@@ -95,11 +91,7 @@ class ExpertPolicy(AssetLayers):
             self.trade.bias.copy_(torch.tensor([INITIAL_TRADE_RATE, INITIAL_LOG_SCALE]))
 
     def forward(
-        self,
-        states: States,
-        noise: Generator | None = None,
-        gate_only: bool = False,
-        least_pull: float = 0.0,
+        self, states: States, noise: Generator | None = None, gate_only: bool = False, least_pull: float = 0.0
     ) -> Decision:
         """Decide for a batch of states; ``noise`` switches dropout on.
 

@@ -146,10 +146,7 @@ RESIDUAL = 1e-10  # of the conjugate gradient: its squared length at which the s
 
 
 def trust_region_step(
-    parameters: Sequence[nn.Parameter],
-    objective: Callable[[], Tensor],
-    divergence: Callable[[], Tensor],
-    delta: float,
+    parameters: Sequence[nn.Parameter], objective: Callable[[], Tensor], divergence: Callable[[], Tensor], delta: float
 ) -> tuple[float, float]:
     """Move parameters along the natural gradient as far as the KL allows and the objective improves.
 

@@ -26,12 +26,7 @@ from finflow.evaluation.page.section import (
     make_table,
 )
 from finflow.evaluation.page.whole_page import Headline, Page
-from finflow.evaluation.statistics.bootstrap import (
-    DIFFERENCE,
-    Estimate,
-    improvement_estimate,
-    interquartile_estimate,
-)
+from finflow.evaluation.statistics.bootstrap import DIFFERENCE, Estimate, improvement_estimate, interquartile_estimate
 from finflow.evaluation.statistics.metrics import Metrics
 
 METRICS = ("sharpe", "annual_return", "annual_volatility", "max_drawdown", "cvar", "annual_turnover", "annual_cost")

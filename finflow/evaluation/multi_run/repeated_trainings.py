@@ -138,7 +138,7 @@ def ensemble_section(
     words = [
         f"{len(agents)} agents, equal but for the seed, were each backtested alone over the window; "
         f"{ensemble.name}, which the rest of this page is about, decides by the mean of their portfolios. None of them "
-        "was selected, so the seeds are not tries.",
+        "was selected, so the seeds are not tries."
     ]
     rows = {run.name: run_figures(run, baseline) for run in agents}
     sharpes = [sharpe_of(run) for run in agents]
@@ -189,7 +189,7 @@ def protocol_section(found: ProtocolPaths, seed: int) -> Section:
         f"{found.name}: {len({(one.fold, one.seed) for one in found.judged})} trainings, judged on days that none of "
         f"them had seen; the test window was not read. {len(found.agents)} "
         f"path{'s' if len(found.agents) > 1 else ''} over {len(baseline.dates):,} days. The rest of this page shows "
-        f"path {found.middle + 1}, that of median Sharpe ratio.",
+        f"path {found.middle + 1}, that of median Sharpe ratio."
     ]
     numbers: dict[str, object] = {
         "name": found.name,

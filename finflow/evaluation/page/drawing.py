@@ -178,12 +178,7 @@ def date_axis(axes: Axes, dates: DateArray) -> None:
 
 
 def wealth_figure(
-    name: str,
-    title: str,
-    caption: str,
-    dates: DateArray,
-    paths: Mapping[str, NDArray[Any]],
-    judged: str = "",
+    name: str, title: str, caption: str, dates: DateArray, paths: Mapping[str, NDArray[Any]], judged: str = ""
 ) -> Rendered:
     """Lines of wealth, of 1 invested, until ruin; the legend has each name with its last value, in their order."""
     paths = dict(sorted(paths.items(), key=lambda item: -item[1][-1]))

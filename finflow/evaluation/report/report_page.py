@@ -190,11 +190,7 @@ def _optimum(known: KnownOptimum | None, judged: str) -> Section | None:
     notes = (
         f"1 is the optimum, 0 is {known.window.baseline_name}, the better of equal weight and holding; ± is a standard "
         f"error. Growth is the expected log growth of the weights held under the price process, net of costs.{nothing}",
-        (
-            f"The best policy: {known.method}. In the long run it grows by ",
-            Cell(("utility",), "%", 4),
-            " a bar.",
-        ),
+        (f"The best policy: {known.method}. In the long run it grows by ", Cell(("utility",), "%", 4), " a bar."),
         f"Its targets for an account in equal weights: {_text_of(known.policy)}.",
         f"Parameters of the price process, per bar: {_text_of(known.parameters)}.",
     )

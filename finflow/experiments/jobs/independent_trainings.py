@@ -223,9 +223,7 @@ def report_universes(
 
 
 def train_all(
-    trainings: Sequence[Training],
-    panels: Mapping[str, MarketPanel],
-    resources: ComputeResources | None = None,
+    trainings: Sequence[Training], panels: Mapping[str, MarketPanel], resources: ComputeResources | None = None
 ) -> list[Path]:
     """Run the trainings that are not finished yet, and find the best checkpoint of each.
 

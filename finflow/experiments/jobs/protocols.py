@@ -31,13 +31,7 @@ from finflow.provenance import code_hash
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AGENT, Agents
-from finflow.training.judging.held_out import (
-    EvaluationOutcome,
-    backtest_window,
-    provenance,
-    report_on,
-    with_compared,
-)
+from finflow.training.judging.held_out import EvaluationOutcome, backtest_window, provenance, report_on, with_compared
 from finflow.training.phases.stopping import stopping_at_once
 
 PATHS = "paths.csv"

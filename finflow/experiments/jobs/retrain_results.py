@@ -23,13 +23,7 @@ from finflow.evaluation.page.page_numbers import (
 )
 from finflow.evaluation.page.section import ROW, Cell, Section, columns_of, figure_section, make_table
 from finflow.evaluation.page.whole_page import Headline, Page, Tile
-from finflow.evaluation.statistics.bootstrap import (
-    Interval,
-    Resampling,
-    SharpeDifference,
-    draw_days,
-    sharpe_difference,
-)
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling, SharpeDifference, draw_days, sharpe_difference
 from finflow.evaluation.statistics.metrics import summarise
 
 REPLACE = "replace"

@@ -18,11 +18,7 @@ from finflow.errors import EvidenceError, one_line
 from finflow.evaluation.backtest import BASELINE, CASH
 from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, run_numbers
 from finflow.evaluation.page.section import Section
-from finflow.evaluation.statistics.backtest_overfitting import (
-    DailyReturns,
-    choice_section,
-    judge_best,
-)
+from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
 from finflow.evaluation.statistics.bootstrap import (
     DIFFERENCE,
     Estimate,

@@ -186,11 +186,7 @@ def _labelled(path: Path, columns: pd.MultiIndex) -> list[tuple[str, str]]:
 
 
 def _sheet(
-    path: Path,
-    digest: str,
-    frame: pd.DataFrame,
-    columns: list[tuple[str, str]],
-    place: Callable[[int], str],
+    path: Path, digest: str, frame: pd.DataFrame, columns: list[tuple[str, str]], place: Callable[[int], str]
 ) -> PriceSheet:
     """Check the names of columns, whose positions name the frame's, and read the dates and the names of assets."""
     date, name = _special_columns(path, columns)

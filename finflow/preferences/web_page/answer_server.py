@@ -27,15 +27,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from finflow.errors import FinflowError, OutputError, refuse
-from finflow.evaluation.page.drawing import (
-    AREA_COLOURS,
-    BLUE,
-    GREY,
-    VERMILION,
-    legend_of_figure,
-    percent_axis,
-    render,
-)
+from finflow.evaluation.page.drawing import AREA_COLOURS, BLUE, GREY, VERMILION, legend_of_figure, percent_axis, render
 from finflow.evaluation.page.page_numbers import show
 from finflow.evaluation.report.figures import stack_assets
 from finflow.evaluation.statistics.metrics import drawdown_series

@@ -93,12 +93,7 @@ class Transitions:
     """
 
     def __init__(
-        self,
-        capacity: int,
-        n_weights: int,
-        portfolio_size: int,
-        device: torch.device,
-        slack: int = 0,
+        self, capacity: int, n_weights: int, portfolio_size: int, device: torch.device, slack: int = 0
     ) -> None:
         widths = {
             "portfolio": portfolio_size,

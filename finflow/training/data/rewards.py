@@ -26,14 +26,7 @@ from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_log_returns
-from finflow.env.rewards.chosen_reward import (
-    BUILTIN,
-    RANKING,
-    Made,
-    RewardSum,
-    named_rewards,
-    with_reward,
-)
+from finflow.env.rewards.chosen_reward import BUILTIN, RANKING, Made, RewardSum, named_rewards, with_reward
 from finflow.errors import ConfigError, MarketError
 from finflow.preferences.preference_reward import PREFERENCE, PreferenceReward
 from finflow.training.data.reward_normalizer import RewardNormalizer

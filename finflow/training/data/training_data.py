@@ -115,11 +115,7 @@ def prepare(config: Config) -> TrainingData:
 
 
 def prepare_pieces(
-    panel: MarketPanel,
-    config: Config,
-    pieces: Sequence[range],
-    validation: int,
-    features: Features | None = None,
+    panel: MarketPanel, config: Config, pieces: Sequence[range], validation: int, features: Features | None = None
 ) -> TrainingData:
     """The market of a training that may not see some of the bars: the pieces that are left, joined.
 

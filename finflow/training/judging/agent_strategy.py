@@ -20,12 +20,7 @@ from finflow.arrays import FloatArray
 from finflow.config import ActingConfig, Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import CheckpointError, ConfigError, FinflowError
-from finflow.evaluation.analysis.expert_traits import (
-    ByState,
-    ExpertTraits,
-    expert_traits,
-    gate_by_state,
-)
+from finflow.evaluation.analysis.expert_traits import ByState, ExpertTraits, expert_traits, gate_by_state
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
 from finflow.strategies.strategy import Information, Memo, Strategy, memoised
@@ -201,9 +196,7 @@ def policy_identity(policy: ExpertPolicy, acting: ActingConfig | None = None) ->
 
 
 def load_agents(
-    paths: Sequence[Path],
-    overrides: Mapping[str, object],
-    device: Callable[[str], torch.device] = choose_device,
+    paths: Sequence[Path], overrides: Mapping[str, object], device: Callable[[str], torch.device] = choose_device
 ) -> Agents:
     """Read the agents of checkpoint files, run folders, or the folder of a job, which stands for all of its agents.
 

@@ -35,13 +35,7 @@ from finflow.training.checkpoints.run_folder import write_manifest
 from finflow.training.data.training_data import CARD, TrainingData, prepare
 from finflow.training.judging.agent_strategy import Agents, EnsembleStrategy, load_agents
 from finflow.training.judging.explainer import Explainer
-from finflow.training.judging.held_out import (
-    EvaluationOutcome,
-    counted_reading,
-    judge_held_out,
-    ledger_of,
-    maker_of,
-)
+from finflow.training.judging.held_out import EvaluationOutcome, counted_reading, judge_held_out, ledger_of, maker_of
 from finflow.training.logs.run_log import EVENTS, METRICS
 
 _FAMILIES = {

@@ -146,12 +146,7 @@ class ExactReturns(NamedTuple):
 
 
 def measure_returns(
-    market: RolloutMarket,
-    policy: ExpertPolicy,
-    bars: IntArray,
-    config: Config,
-    purpose: int,
-    decisions: bool = False,
+    market: RolloutMarket, policy: ExpertPolicy, bars: IntArray, config: Config, purpose: int, decisions: bool = False
 ) -> ExactReturns:
     """Exact returns at decision bars (states,) in portfolios that cover the simplex, drawn by the seed and purpose.
 

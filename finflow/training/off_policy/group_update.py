@@ -86,11 +86,7 @@ class Start(NamedTuple):
 
 
 def look_ahead(
-    market: RolloutMarket,
-    learners: Sequence[Learner],
-    starts: Sequence[Start],
-    point: UpdatePoint,
-    config: Config,
+    market: RolloutMarket, learners: Sequence[Learner], starts: Sequence[Start], point: UpdatePoint, config: Config
 ) -> list[Ahead]:
     """Objectives of learners that look ahead from portfolios of their own, in the same operations."""
     horizon = config.bcell.expansion

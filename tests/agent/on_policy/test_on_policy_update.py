@@ -93,13 +93,7 @@ def test_a_rollout_shorter_than_a_minibatch_is_one_line_and_changes_nothing() ->
 
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
-    [
-        ("sarsa", {}),
-        ("ppo", {"clip": 0.0}),
-        ("ppo", {"gamma": 1.1}),
-        ("ppo", {"minibatch": 0}),
-        ("ppo", {"cilp": 0.2}),
-    ],
+    [("sarsa", {}), ("ppo", {"clip": 0.0}), ("ppo", {"gamma": 1.1}), ("ppo", {"minibatch": 0}), ("ppo", {"cilp": 0.2})],
 )
 def test_settings_that_cannot_be_are_one_line(algorithm: str, changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as found:
