@@ -181,7 +181,6 @@ def wealth_figure(
     name: str, title: str, caption: str, dates: DateArray, paths: Mapping[str, NDArray[Any]], judged: str = ""
 ) -> Rendered:
     """Lines of wealth, of 1 invested, until ruin; the legend has each name with its last value, in their order."""
-    paths = dict(sorted(paths.items(), key=lambda item: -item[1][-1]))
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -189,7 +188,7 @@ def wealth_figure(
         axes.set_ylabel("value of 1 invested, log scale")
         legend_of_figure(figure, axes)
 
-    ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in paths.items())
+    ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in _by_end(paths))
     alt = f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}."
     return Rendered(name, title, caption, alt, render(draw, 4.4))
 
@@ -197,11 +196,15 @@ def wealth_figure(
 def plot_wealth(axes: Axes, dates: DateArray, paths: Mapping[str, NDArray[Any]], judged: str) -> None:
     """Lines of wealth on a log scale, until ruin, each labelled with its name and last value."""
     styles = line_styles(list(paths), BASELINE, judged)
-    for label, path in paths.items():
+    for label, path in _by_end(paths):
         shown = np.where(path > 0.0, path, np.nan)
         axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", **styles[label])
     log_axis(axes, np.concatenate(list(paths.values())))
     date_axis(axes, dates)
+
+
+def _by_end(paths: Mapping[str, NDArray[Any]]) -> list[tuple[str, NDArray[Any]]]:
+    return sorted(paths.items(), key=lambda item: -item[1][-1])
 
 
 def legend_of_figure(figure: Figure, axes: Axes, columns: int = 4) -> None:
