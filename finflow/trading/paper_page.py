@@ -184,10 +184,9 @@ def paper_page(numbers: PaperNumbers) -> Page:
         text = f"Since {numbers.outside_since} the account is outside the band that its backtest implies (5 %)."
     elif not numbers.told:
         kind, heading = "not-shown", "Nothing can be distinguished yet"
-        when = f"in {HORIZON} years it would not tell them apart, by a backtest of {numbers.expected_from:,} returns"
-        when = (
-            when if numbers.told_from is None else f"it tells them apart from about {numbers.told_from:,} evenings on"
-        )
+        when = f"it would not tell them apart in {HORIZON} years, by a backtest of {numbers.expected_from:,} returns"
+        told = f"it tells them apart from about {numbers.told_from or 0:,} evenings on"
+        when = when if numbers.told_from is None else told
         text = f"The band (5 %) holds both the backtest and an account that earns nothing; {when}."
     else:
         kind, heading = "ahead", "As expected"

@@ -174,10 +174,7 @@ def _groups(groups: Mapping[str, Seeds]) -> Section:
     words = (
         "Runs whose configurations differ by the seed alone: interquartile means over the seeds, each with its 95 % "
         "bootstrap interval, which a few seeds leave too narrow.",
-        *(
-            f"{name.capitalize()}, seeds {', '.join(group.seeds)}: {', '.join(group.runs)}."
-            for name, group in groups.items()
-        ),
+        *(f"{name.capitalize()}, seeds {', '.join(of.seeds)}: {', '.join(of.runs)}." for name, of in groups.items()),
     )
     numbers = {name: asdict(group) for name, group in groups.items()}
     return Section("seeds", "Seeds taken together", numbers, tables, words=words)
