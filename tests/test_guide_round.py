@@ -130,9 +130,9 @@ def test_the_verdict_reads_the_same_wherever_it_is_read(told: Round) -> None:
     (box,) = re.findall(r'<section class="finding.*?</section>', html, re.DOTALL)
     found = re.findall(r"<(?:h2|p)\b.*?</(?:h2|p)>", box, re.DOTALL)
     parts = [terminal_text("".join(Page(one).words)) for one in found]
-    assert set(parts[:2]) <= set(said.splitlines())
+    assert set(parts[:3]) <= set(said.splitlines()), "what is held, the verdict, and the condition that decided"
     answer = told.json(str(told.run), "reports", "metrics.json")["verdict"]["beats_equal_weight"]
-    assert answer in parts[0]
+    assert parts[1] == f"Beats equal weight: {answer}"
     shown = {"yes": "found it better than", "no": "found it worse than", "not shown": "did not show that it beats"}
     decided = told.said("decide", "--fills")
     sentence = sentence_of(decided, "The evaluation of this agent ")
@@ -140,6 +140,7 @@ def test_the_verdict_reads_the_same_wherever_it_is_read(told: Round) -> None:
     assert sentence in read(told.run / "trading" / "2021-03-08" / "decision.html")
     (held,) = re.findall(r"; this agent holds (.*)$", said, re.MULTILINE)
     assert sentence_of(decided, "The agent holds ").startswith(f"The agent holds {held};")
+    assert f"; holds {held}." in parts[0]
     page = next((told.folder / "logs" / "comparisons").glob("*/report.html"))
     verdict = sentence_of(compared, f"{told.run.name}: ")
     assert verdict in read(page)
