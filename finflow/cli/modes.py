@@ -60,7 +60,7 @@ modes:
   inspect    of a file or folder of prices: layout, marks, dates, assets, bars a year, and what is implausible;
              of a run: the contents of its checkpoints, verified; exit status 2 if one is damaged
   demo       all of train, reduced to about a minute, without a network; with --market planted: learn a
-             known signal and, beside it, find nothing in a market without any, in about two minutes
+             known signal and, beside it, find nothing in a market without any, in two minutes
 
 examples:
   {program} --mode demo
