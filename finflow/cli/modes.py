@@ -80,7 +80,10 @@ A value comes from the command line (the last one counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
 With --resume, the configuration in the checkpoint replaces the defaults."""
 _OF_TRAINING = ("train.", "bcell.", "offline.", "online.")
-_NOT_PLANTED = "dry_run workers cluster universe tickers recollect train.seeds market.source market.synthetic.kind"
+_NOT_PLANTED = (
+    "dry_run workers cluster universe tickers recollect train.seeds market.source market.synthetic.kind "
+    "market.synthetic.persistence market.synthetic.drift"
+)
 _AGENT = "with the run folder or checkpoint of the agent"
 
 
@@ -171,7 +174,10 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
         "demo": [
             (agent, "a demo goes on as any run does, with --mode train --resume RUN"),
             (given.config, "--mode demo has its own configuration; for another use --mode train --config FILE"),
-            (given.market == "planted" and fixed, f"--market planted trains twice: leave {', '.join(fixed)} out"),
+            (
+                given.market == "planted" and fixed,
+                f"--market planted trains in two markets of its own: leave {', '.join(fixed)} out",
+            ),
         ],
         "prefer": [
             *((vars(given)[one] and not given.learn, f"--{one} belongs to --learn") for one in ("method", "strict")),

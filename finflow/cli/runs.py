@@ -125,7 +125,14 @@ def train_planted(given: argparse.Namespace) -> None:
     files = [shipped_configuration(name) for name in ("planted.yaml", "planted-null.yaml")]
     planted, null = (resolve(argparse.Namespace(**{**vars(given), "config": own})) for own in (files[:1], files))
     from finflow.experiments.jobs.planted_market import train_markets
+    from finflow.strategies.optimal_policy import optimum_of
     from finflow.training.trainer import new_run_folder
+
+    for market, kind in ((planted.market, "mean-reverting"), (null.market, "exchangeable")):
+        if (market.source, market.synthetic.kind) != ("synthetic", kind):
+            raise ConfigError("--market planted has two markets of its own: leave FINFLOW_MARKET__... out")
+    for own in (planted, null):
+        optimum_of(own.market, own.env)  # refuses what no best policy is known of
 
     folder = new_run_folder(planted.output.logs_dir)
     with stopping_between_updates(), _continued(f"what was kept is in {folder}"):

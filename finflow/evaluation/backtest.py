@@ -81,7 +81,7 @@ class Backtest:
     @property
     def is_index(self) -> bool:
         """An index, which holds itself alone."""
-        return self.assets[0] == self.name
+        return self.assets == (self.name, "cash")
 
 
 class History:

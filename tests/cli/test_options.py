@@ -170,7 +170,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--mode", "demo", "--config", "c.yaml"], "--mode train --config FILE"),
         (["--mode", "train", "--market", "planted"], "--market belongs to --mode demo, not to --mode train"),
         (["--mode", "demo", "--market", "plantd"], "'plantd' is not one of embedded, planted; did you mean planted?"),
-        (["--mode", "demo", "--market", "planted", "--dry-run"], "trains twice: leave dry-run out"),
+        (["--mode", "demo", "--market", "planted", "--dry-run"], "two markets of its own: leave dry-run out"),
         (["--mode", "demo", "--market", "planted", "--seeds", "2"], "leave train.seeds out"),
         (
             ["--mode", "evaluate", "--protocol", "walkforward"],

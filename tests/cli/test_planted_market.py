@@ -46,3 +46,30 @@ def test_a_null_market_is_said_to_hold_what_was_recorded(tmp_path: Path, confide
     numbers = {"agent": "finflow", "optimum": optimum, "out_of_fold": {"confidence": confidence}}
     (tmp_path / "metrics.json").write_text(json.dumps(numbers))
     assert _score(tmp_path / "report.html") == said
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "said"),
+    [
+        ({"FINFLOW_MARKET__SOURCE": "embedded"}, [], "leave FINFLOW_MARKET__... out"),
+        ({}, ["--set", "market.synthetic.persistence=0.5"], "leave market.synthetic.persistence out"),
+        ({}, ["--set", "env.max_weight=0.4"], "env.max_weight"),
+    ],
+    ids=["market from the environment", "key of one market", "no optimum"],
+)
+def test_what_leaves_no_score_is_refused_before_any_training(
+    environment: dict[str, str],
+    options: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as stopped:
+        raise SystemExit(main(["--mode", "demo", "--market", "planted", *options]))
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.html"))

@@ -196,6 +196,14 @@ def test_the_page_begins_with_what_the_agent_is_and_holds(confidence: float | No
     assert said in first_box(training=training, sections=tuple(sections))
 
 
+def test_only_what_is_held_is_a_holding_and_only_an_index_is_one() -> None:
+    agent = report_data().agent
+    alone = dataclasses.replace(agent, name="AAA", weights=np.eye(4)[np.zeros(DAYS, dtype=int)])
+    assert "Its largest holdings on average: AAA." in first_box(agent=alone)
+    assert not alone.is_index, "a strategy may have the name of an asset"
+    assert dataclasses.replace(alone, assets=("AAA", "cash")).is_index
+
+
 def test_the_condition_that_decided_is_named_in_words() -> None:
     results = compute_results(report_data())
 
@@ -205,11 +213,17 @@ def test_the_condition_that_decided_is_named_in_words() -> None:
         verdict = dataclasses.replace(results.verdict, **changes)
         return build_page(dataclasses.replace(results, verdict=verdict)).finding.words[0]
 
-    assert "the true difference of Sharpe ratios may be zero or less" in decided("not shown", False, True, False)
-    assert "without any skill such a lead would not be rare" in decided("not shown", False, False, True)
-    assert "may be luck" in decided("not shown", False, True, True)
+    assert "the true difference of Sharpe ratios may be zero or less" in decided(
+        "not shown", False, True, False, bounds=[-0.1, 0.2]
+    )
+    assert "without any skill such a lead would not be rare" in decided(
+        "not shown", False, False, True, bounds=[0.1, 0.2]
+    )
+    assert "may be luck" in decided("not shown", False, True, True, bounds=[0.1, 0.2])
     assert "restored once a month" in decided("not shown", True, True, True, False)
     assert "The window cannot decide." in decided("not shown", False)
+    assert "has no interval" in decided("not shown", False, True, False)
+    assert "the Sharpe ratio was not defined" in decided("no", False)
     assert "the whole interval of the difference lies below zero" in decided("no", False, bounds=[-0.5, -0.1])
     assert "the return: it was lower" in decided("no", False, bounds=[-0.5, 0.1])
 
@@ -223,6 +237,7 @@ def test_a_section_of_nothing_is_left_out() -> None:
     results = compute_results(report_data(agent=agent, events=()))
     assert "gate" not in [figure.name for figure in report.draw_figures(results)]
     assert "Guard events" not in build_page(results).html()
+    assert str(build_page(results).finding.lead).startswith("Holds a reference alone.")
     states = {"calm": {"decisions": 5, "gate": dict.fromkeys("ab", 0.0) | {"reference": 1.0}, "cash": 0.0}}
     silent = expert_traits.gate_section(states, ("a", "b", "reference"), "here")
     page = build_page(compute_results(report_data(sections=(silent,))))

@@ -15,6 +15,7 @@ from finflow.evaluation.report.results import ReportData, Results
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE
 from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.verdict import Verdict
+from finflow.strategies.behaviour import FAMILIES
 
 PERCENT = f"{CONFIDENCE * 100:g}{THIN}%"
 UNMET = (
@@ -82,8 +83,8 @@ def finding(results: Results, figures: tuple[Rendered, ...]) -> Headline:
 def _lead(data: ReportData) -> Sentence:
     """The judged strategy, in words, and its largest holdings."""
     evidence, means = evidence_of(data.training), data.agent.weights.mean(axis=0)
-    largest = [data.agent.assets[column] for column in (-means).argsort(kind="stable")[:3]]
-    held = f" Its largest holdings on average: {', '.join(largest)}."
+    largest = [data.agent.assets[column] for column in (-means).argsort(kind="stable")[:3] if means[column] >= 0.0005]
+    held = f" Its largest holdings on average: {', '.join(largest)}." if largest else ""
     if evidence is not None and evidence["confidence"] <= 0.0:
         return f"Found nothing that holds out of sample; holds {held_instead(evidence)}.{held}"
     if evidence is not None:
@@ -91,7 +92,11 @@ def _lead(data: ReportData) -> Sentence:
         return ("Trades its own policy at ", share, f", and {held_instead(evidence)} for the rest.{held}")
     if not data.in_ledger:
         return f"Trained anew for every fold.{held}"
-    return f"{'Trades its own policy' if data.agent.explanation else f'The strategy {data.agent.name}'}.{held}"
+    if (why := data.agent.explanation) is None:
+        return f"The strategy {data.agent.name}.{held}"
+    if why["gate"][:, : len(FAMILIES)].max() < 0.0005:  # a checkpoint without the record of its training beside it
+        return f"Holds a reference alone.{held}"
+    return f"Trades its own policy.{held}"
 
 
 def _deciding(verdict: Verdict) -> str:
@@ -104,8 +109,10 @@ def _deciding(verdict: Verdict) -> str:
     if answer == "no":
         return (
             f"Decided by the return: it was lower than equal weight's, with {PERCENT} confidence, and the Sharpe ratio "
-            "was no better."
+            f"was {'not defined' if bounds is None else 'no better'}."
         )
+    if len(reasons) == len(UNMET) - 1 and bounds is None:
+        return "Decided by this: the difference of Sharpe ratios has no interval."
     failed = [unmet for unmet, reason in zip(UNMET, reasons, strict=False) if not reason.enough]
     return f"Decided by this: {failed[-1]}." if len(reasons) >= len(UNMET) - 1 else "The window cannot decide."
 

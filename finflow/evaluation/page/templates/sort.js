@@ -1,6 +1,6 @@
 // A link to what is folded unfolds it, and paper has everything. A click on the head of a column sorts its table.
 const unfold = (place) => place?.querySelectorAll("details").forEach((one) => { one.open = true; });
-const follow = () => unfold(document.getElementById(decodeURIComponent(location.hash.slice(1))));
+const follow = () => unfold(document.getElementById(location.hash.slice(1))?.closest("section"));
 addEventListener("hashchange", follow);
 addEventListener("beforeprint", () => unfold(document));
 for (const link of document.querySelectorAll('a[href^="#"]')) link.addEventListener("click", () => setTimeout(follow));
