@@ -18,6 +18,7 @@ from finflow.evaluation.statistics.verdict import Verdict
 from finflow.strategies.behaviour import FAMILIES
 
 PERCENT = f"{CONFIDENCE * 100:g}{THIN}%"
+#: The conditions of a yes in their order, as they read where they are not met.
 UNMET = (
     "so great a return over equal weight may be luck",
     "without any skill such a lead would not be rare",
