@@ -33,6 +33,7 @@ from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.checkpoint_folder import check_like
 from finflow.offline.dataset import OfflineDataset
+from finflow.training.data.fused_rollout import can_follow, follow
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.rewards import RewardUnits
@@ -98,6 +99,8 @@ class RolloutMarket(NamedTuple):
             Standard normal, by which decisions are drawn.
         """
         batch, drawn, steps, bars = len(state.bar), [], [], []
+        if can_follow(policy, self.process, reading) and horizon and first is None and noise is not None:
+            return self._followed(policy, reading, state, horizon, noise)
         for h in range(horizon):
             bars.append(np.asarray(state.bar))
             if h == 0 and first is not None:
@@ -118,11 +121,25 @@ class RolloutMarket(NamedTuple):
         if not steps:
             nothing = state.weights.new_zeros(shape, dtype=torch.float32)
             return PathwiseRollout(nothing, state.weights.new_zeros(batch), None, state)
-        # in further tables of growth bars are counted on
-        known = torch.as_tensor(np.concatenate(bars), device=state.weights.device) % len(self.units.reference)
-        scaled = self.units.scaled(torch.cat([step.reward for step in steps]).float(), known)
+        scaled = self._scaled(torch.cat([step.reward for step in steps]), np.concatenate(bars))
         turnover = torch.stack([step.turnover.detach() for step in steps]).mean(dim=0)
         return PathwiseRollout(scaled.view(shape), turnover, _densities(drawn, noise), state)
+
+    def _followed(
+        self, policy: BatchedPolicies, reading: MarketReading, state: PortfolioState, horizon: int, noise: Tensor
+    ) -> PathwiseRollout:
+        """The same by compiled loops."""
+        found = follow(self.process, policy, reading, state, horizon, noise)
+        bars = np.asarray(state.bar) + np.arange(horizon)[:, None]
+        rewards = self._scaled(found.rewards.flatten(), bars.flatten()).view(bars.shape)
+        density = found.log_density.to(noise.dtype) / noise.shape[-1]
+        return PathwiseRollout(rewards, found.turnover, density, found.state)
+
+    def _scaled(self, rewards: Tensor, bars: IntArray) -> Tensor:
+        """Raw rewards of decisions at ``bars``, each (batch,), as learners see them."""
+        # in further tables of growth bars are counted on
+        known = torch.as_tensor(bars, device=rewards.device) % len(self.units.reference)
+        return self.units.scaled(rewards.float(), known)
 
 
 def _densities(drawn: Sequence[tuple[LogisticNormal, Tensor]], noise: Tensor | None) -> Tensor | None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
@@ -35,16 +36,21 @@ from finflow.agent.learners.soft_actor_critic import (
     temperature_loss,
 )
 from finflow.agent.losses.off_policy_losses import CoverageProposals, discounted_return
+from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.distributions import LogisticNormal, standard_normal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.config import Config
+from finflow.env.decision_process import RUIN, DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, join_states, rows_of
+from finflow.training.data.fused_rollout import can_follow, followed_path
 from finflow.training.data.replay import CoveragePool, join_rows, make_batch
 from finflow.training.data.rollouts import PathwiseRollout, RolloutMarket, as_tensors, decided
 from finflow.training.off_policy.exact_decisions import ACTIONS, counterfactual_batch
 from finflow.training.off_policy.learners import Learner
 
 Metrics = dict[str, Tensor]
+Steps = dict[str, NDArray[Any]]  # (horizon, batch, ...), by `STEPS`
+STEPS = ("alive", "bar", "portfolio", "action", "reward", "next_portfolio", "terminated", "simple_return")
 FIRST_SHARE, LAST_SHARE = 0.75, 0.25  # of the behaviour's data in the first and the last batch
 
 
@@ -106,7 +112,7 @@ def look_ahead(
     )
     noise, rows = torch.cat([start.noise for start in starts], dim=1), len(begun.bar)
     state = as_tensors(begun, market.tensors.market.device)
-    rollout = market.roll_out(policies, reading.rows(0, horizon * rows), state, horizon, noise=noise)
+    rollout = market.roll_out(policies, reading.rows(0, horizon * rows), state, horizon, noise=noise[:horizon])
     portfolio = market.process.observed_portfolio(rollout.state).float()
     distribution = decided(policies, portfolio, reading.rows(horizon * rows, (horizon + 1) * rows))
     action, density = distribution.sample(noise[-1].unsqueeze(1))
@@ -297,23 +303,47 @@ def step_portfolios(market: RolloutMarket, learners: Sequence[Learner], config: 
     state, count = join_states(states), len(states[0].bar)
     size = (horizon, count, tensors.n_weights - 1)
     noise = torch.cat([torch.randn(size, generator=one.noise, device=device) for one in learners], dim=1)
-    rows, steps = len(state.bar), []
-    alive = np.ones(rows, dtype=np.bool_)
-    before = market.process.observed_portfolio(state)
-    for h in range(horizon):
-        portfolio = torch.as_tensor(before, dtype=torch.float32, device=device)
-        distribution = decided(policies, portfolio, reading.rows(h * rows, (h + 1) * rows))
-        sampled, _ = distribution.sample(noise[h].unsqueeze(1))
-        action = sampled[:, 0].cpu().numpy()
-        step = market.process.step(state, action.astype(np.float64))
-        after = market.process.observed_portfolio(step.state)
-        steps.append((alive, state.bar, before, action, step.reward, after, step.terminated, step.simple_return))
-        alive, state, before = alive & ~step.terminated, step.state, after
-    names = ("alive", "bar", "portfolio", "action", "reward", "next_portfolio", "terminated", "simple_return")
+    if can_follow(policies, market.process, reading):
+        state, stacked = _followed_steps(market.process, policies, reading, state, noise)
+    else:
+        state, stacked = _stepped(market.process, policies, reading, state, noise)
     found = []
-    stacked = {name: np.stack(parts) for name, parts in zip(names, zip(*steps, strict=True), strict=True)}
     for place, one in enumerate(learners):
         own = slice(place * count, (place + 1) * count)
         one.portfolios.move_on(rows_of(state, own))
         found.append({name: part[:, own] for name, part in stacked.items()})
     return found
+
+
+def _stepped(
+    process: DecisionProcess, policies: BatchedPolicies, reading: MarketReading, state: PortfolioState, noise: Tensor
+) -> tuple[PortfolioState, Steps]:
+    """State after drawn decisions, and their transitions, one decision after the other."""
+    rows, steps = len(state.bar), []
+    alive, before = np.ones(rows, dtype=np.bool_), process.observed_portfolio(state)
+    for h in range(len(noise)):
+        portfolio = torch.as_tensor(before, dtype=torch.float32, device=noise.device)
+        distribution = decided(policies, portfolio, reading.rows(h * rows, (h + 1) * rows))
+        action = distribution.draw(noise[h]).exp().cpu().numpy()
+        step = process.step(state, action.astype(np.float64))
+        after = process.observed_portfolio(step.state)
+        steps.append((alive, state.bar, before, action, step.reward, after, step.terminated, step.simple_return))
+        alive, state, before = alive & ~step.terminated, step.state, after
+    return state, {name: np.stack(parts) for name, parts in zip(STEPS, zip(*steps, strict=True), strict=True)}
+
+
+def _followed_steps(
+    process: DecisionProcess, policies: BatchedPolicies, reading: MarketReading, state: PortfolioState, noise: Tensor
+) -> tuple[PortfolioState, Steps]:
+    """The same by compiled loops."""
+    path, horizon = followed_path(process, policies, reading, state, len(noise), noise), len(noise)
+    rewards, _, _, growth = path.outcome
+    wealth = state.wealth * growth.cumprod(axis=0)
+    ruined = wealth <= RUIN * process.env.initial_capital
+    alive = np.concatenate([np.ones_like(ruined[:1]), ~np.logical_or.accumulate(ruined)[:-1]])
+    portfolios = np.concatenate([path.weights, process.objective.observe(path.objective[:-1])], axis=-1)
+    bars = state.bar + np.arange(horizon)[:, None]
+    action = path.action.astype(np.float32)
+    parts = (alive, bars, portfolios[:-1], action, rewards, portfolios[1:], ruined, growth - 1.0)
+    after = PortfolioState(state.bar + horizon, path.weights[-1], wealth[-1], path.objective[-1], path.objective[-2])
+    return after, dict(zip(STEPS, parts, strict=True))
