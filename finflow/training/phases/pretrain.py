@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -258,16 +258,19 @@ def pretraining_in_parallel(run: TrainingRun) -> Iterator[None]:
         return
     blocks = training_blocks(run.config, run.training_data)
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {each} epochs each")
-    with shared_with_fork(partial(_pretrain_block, run, blocks), len(blocks)) as results:
+    learned_in = cache(partial(learning_market, run, with_families=True))  # once for all blocks of a process
+    with shared_with_fork(partial(_pretrain_block, run, learned_in, blocks), len(blocks)) as results:
         yield
     for networks, predictions in results():
         run.pretrained_blocks.append(networks)
         run.predictions.update(predictions)
 
 
-def _pretrain_block(run: TrainingRun, blocks: Sequence[Block], number: int) -> tuple[Networks, Predictions]:
+def _pretrain_block(
+    run: TrainingRun, learned_in: Callable[[], RolloutMarket], blocks: Sequence[Block], number: int
+) -> tuple[Networks, Predictions]:
     """Networks of a learner that was pretrained without one of the blocks, and the returns predicted for it."""
-    market = with_normalizer(learning_market(run, with_families=True), None, run.dataset)
+    market = with_normalizer(learned_in(), None, run.dataset)
     seed = run.config.train.seed + BLOCKS_PURPOSE + number
     keys = {"offline_training_epochs": run.config.fold_epochs, "seed": seed}
     config = run.config.model_copy(update={"train": run.config.train.model_copy(update=keys)})
