@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.env.decision_process import DecisionProcess, with_growths
 from finflow.training.data import mirrored_growth as module
-from finflow.training.data.mirrored_growth import mirrored_growth, predicted_returns, regime_returns
+from finflow.training.data.mirrored_growth import (
+    Predictions,
+    mirrored_growth,
+    predicted_returns,
+    regime_returns,
+    with_mirrored_bars,
+)
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket, as_tensors
@@ -93,6 +99,22 @@ def test_no_reward_outside_the_segments_enters(process: DecisionProcess, bars: r
     other.growth[middle - 18 : middle + 20, :-1] *= 1.5
     assert np.array_equal(predicted_returns(other, segments)[0], before, equal_nan=True)
     assert not np.isfinite(before[middle - 18 : middle + 20]).any()
+
+
+def test_returns_are_predicted_once_from_each_set_of_segments(
+    data: TrainingData, bars: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = RewardUnits.of(data.learning, 0.01, "equal-weight", CPU)
+    market = RolloutMarket(data.learning, MarketTensors.of(data.learning, CPU), units)
+    learned = [[bars], [range(bars.start + 100, bars.stop)], [range(bars.start, bars.stop - 100)]]
+    wanted, mirrors = with_mirrored_bars(market, learned, 0.5)
+    known: Predictions = {}
+    with_mirrored_bars(market, learned[:1], 0.5, known)
+    with_mirrored_bars(market, learned[1:], 0.5, known)
+    monkeypatch.setattr(module, "predicted_returns", None)
+    found, others = with_mirrored_bars(market, learned, 0.5, known)
+    assert np.array_equal(found.process.growth, wanted.process.growth)
+    assert others == mirrors
 
 
 def test_a_rollout_in_a_further_table_earns_what_a_market_of_its_own_pays(data: TrainingData) -> None:

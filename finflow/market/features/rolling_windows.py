@@ -18,7 +18,6 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-import scipy
 from numpy.typing import NDArray
 
 from finflow.arrays import FloatArray
@@ -170,7 +169,7 @@ def ema(values: FloatArray, span: int) -> FloatArray:
 def percentile_rank(values: FloatArray) -> FloatArray:
     """Rank within each row, from -1 (lowest) to 1 (highest); ties share their mean; NaN stays NaN, alone is 0."""
     known = ~np.isnan(values)
-    rank = scipy.stats.rankdata(np.where(known, values, np.inf), axis=1)
+    rank = pd.DataFrame(values).rank(axis=1).to_numpy()  # scipy.stats takes a second to load
     others = known.sum(axis=1, keepdims=True) - 1
     return np.where(known, np.where(others > 0, 2.0 * (rank - 1.0) / np.maximum(others, 1) - 1.0, 0.0), np.nan)
 

@@ -17,6 +17,7 @@ Rahimi and Recht (2007), Random Features for Large-Scale Kernel Machines.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 
 import numpy as np
@@ -35,31 +36,38 @@ Functions = tuple[FloatArray, FloatArray]
 """Weights (features, functions), mostly zeros, and biases of random functions ``tanh(x W + b)`` of features."""
 Sums = tuple[Tensor, Tensor]
 """Sums over decisions of products of functions with each other, and with returns."""
+Predictions = dict[tuple[range, ...], tuple[FloatArray, float]]
+"""`predicted_returns` of one market by the segments that they are predicted from."""
 
 PARTS = 5  # contiguous parts of the bars, each predicted by a model of the others
 RANDOM_FEATURES = 200
 READ_FEATURES = 4  # that each random feature reads on average
 PENALTIES = tuple(10.0 ** (0.5 * power) for power in range(-10, 7))  # in multiples of the features' mean sum of squares
 ROWS = 65_536  # of bars and assets, read at once
+CACHED_ROWS = 320  # those whose functions are computed at once, in the processor's cache
 
 
 def with_mirrored_bars(
-    market: RolloutMarket, learned: Sequence[Segments], weight: float
+    market: RolloutMarket, learned: Sequence[Segments], weight: float, known: Predictions | None = None
 ) -> tuple[RolloutMarket, list[Mirror]]:
     """Market with bars mirrored around returns that are predicted from the bars that learners learn from.
 
     ``weight``: of mirrored bars where predictions are unbiased; less where those from other bars are too large.
+    ``known``: predictions of this market so far, to which new ones are added.
     """
     if weight == 0.0:
         return market, [NO_MIRROR for _ in learned]
-    half, process = (len(learned) + 1) // 2, market.process
+    process, known = market.process, {} if known is None else known
+    unknown = [segments for segments in map(tuple, learned) if segments not in known]
+    half = (len(unknown) + 1) // 2
 
     def predict(some: Sequence[Segments]) -> list[tuple[FloatArray, float]]:
         return [predicted_returns(process, segments) for segments in some]
 
-    with forked(lambda: predict(learned[half:])) as second:
-        first = predict(learned[:half])
-    found = [*first, *second()]
+    with forked(lambda: predict(unknown[half:])) if unknown[half:] else nullcontext(list) as second:
+        first = predict(unknown[:half])
+    known.update(zip(unknown, [*first, *second()], strict=True))
+    found = [known[tuple(segments)] for segments in learned]
     growths = [mirrored_growth(process, expected) for expected, _ in found]
     mirrors = [Mirror(n * len(process.growth), weight * share) for n, (_, share) in enumerate(found, start=1)]
     return market._replace(process=with_growths(process, growths)), mirrors
@@ -124,7 +132,9 @@ def _ridge(parts: Sequence[Sums]) -> tuple[FloatArray, float, float]:
 
     Returns the coefficients; and sums of predictions by those of the other parts, squared and times what they predict.
     """
-    by_others = cache(partial(_predicted_by_others, parts))
+    left_out = [[*parts[:place], *parts[place + 1 :]] for place in range(len(parts))]
+    folds = [(_total(others), part) for others, part in zip(left_out, parts, strict=True) if others]
+    by_others = cache(partial(_predicted_by_others, folds))
 
     def error(penalties: Penalties) -> float:
         squares, products = by_others(penalties)
@@ -137,27 +147,32 @@ def _ridge(parts: Sequence[Sums]) -> tuple[FloatArray, float, float]:
         best = min(((best[0], one) for one in PENALTIES), key=error)
     if len(parts) == 1 or error(best) >= 0.0:
         return np.zeros(len(parts[0][1])), 0.0, 0.0
-    return _fit(parts, best).numpy(), *by_others(best)
+    return _fit(_total(parts), best).numpy(), *by_others(best)
 
 
-def _predicted_by_others(parts: Sequence[Sums], penalties: Penalties) -> tuple[float, float]:
+def _predicted_by_others(folds: Sequence[tuple[Sums, Sums]], penalties: Penalties) -> tuple[float, float]:
+    """Sums over folds, each the sums of the other parts and those of a part that they predict."""
     squares = products = 0.0
-    for place, (of_squares, of_products) in enumerate(parts):
-        others = [*parts[:place], *parts[place + 1 :]]
-        if others:
-            fitted = _fit(others, penalties)
-            squares += float(fitted @ of_squares @ fitted)
-            products += float(fitted @ of_products)
+    for others, (of_squares, of_products) in folds:
+        fitted = _fit(others, penalties)
+        squares += float(fitted @ of_squares @ fitted)
+        products += float(fitted @ of_products)
     return squares, products
 
 
-def _fit(parts: Sequence[Sums], penalties: Penalties) -> Tensor:
-    """Coefficients by ridge regression, (functions,); penalties of the features and of their random functions."""
+def _total(parts: Sequence[Sums]) -> Sums:
     squares, products = (torch.stack(of_parts).sum(dim=0) for of_parts in zip(*parts, strict=True))
+    return squares, products
+
+
+def _fit(sums: Sums, penalties: Penalties) -> Tensor:
+    """Coefficients by ridge regression, (functions,); penalties of the features and of their random functions."""
+    squares, products = sums
     unit = max(float(squares.trace()) / len(products), 1e-12)
-    penalty = torch.full((len(products),), penalties[0] * unit, dtype=torch.float64)
-    penalty[-RANDOM_FEATURES:] = penalties[1] * unit
-    coefficients: Tensor = torch.linalg.solve(squares + penalty.diag(), products)
+    penalised = squares.clone()
+    penalised.diagonal()[:-RANDOM_FEATURES] += penalties[0] * unit
+    penalised.diagonal()[-RANDOM_FEATURES:] += penalties[1] * unit
+    coefficients: Tensor = torch.linalg.solve(penalised, products)
     return coefficients
 
 
@@ -187,7 +202,7 @@ def _rows(
         The returns' means over assets.
     known : bool (bars, assets)
     """
-    count = max(ROWS // process.listed.shape[1], 1)
+    count, few_bars = (max(rows // process.listed.shape[1], 1) for rows in (ROWS, CACHED_ROWS))
     weights, biases = functions
     for start in range(0, len(bars), count):
         some = bars[start : start + count]
@@ -196,12 +211,18 @@ def _rows(
             returns = np.log(process.growth[some + 1, :-1])
         known = (table[:, :, -1] > 0.0) & process.listed[some] & np.isfinite(returns)
         share = known / np.maximum(known.sum(axis=1, keepdims=True), 1)
-        features = table[:, :, :-1].astype(np.float64)
-        values = np.concatenate([features, np.tanh(matrix_product(features, weights) + biases)], axis=-1)
-        relative = values - np.einsum("ba,baf->bf", share, values)[:, None]
+        relative = np.empty((*known.shape, len(weights) + RANDOM_FEATURES))
+        for few in (slice(first, first + few_bars) for first in range(0, len(some), few_bars)):
+            values, features = relative[few], table[few, :, :-1].astype(np.float64)
+            products = matrix_product(features, weights)
+            products += biases
+            values[:, :, : len(weights)] = features
+            np.tanh(products, out=values[:, :, len(weights) :])
+            values -= np.einsum("ba,baf->bf", share[few], values)[:, None]
+            values *= known[few, :, None]
         returns = np.where(known, returns, 0.0)
         common = (share * returns).sum(axis=1)
-        yield some, relative * known[:, :, None], (returns - common[:, None]) * known, common, known
+        yield some, relative, (returns - common[:, None]) * known, common, known
 
 
 def regime_returns(process: DecisionProcess, bars: IntArray) -> FloatArray:

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
+from typing import TYPE_CHECKING, Any
 
 from finflow.config import Config, values_by_key
 from finflow.errors import ConfigError, OutputError, one_line
 from finflow.guard.signals import LEVELS
+
+if TYPE_CHECKING:  # slow to load
+    from torch.utils.tensorboard import SummaryWriter
 
 Hyperparameters = Mapping[str, float | int | str]
 
@@ -48,10 +48,12 @@ class EventFiles:
     """
 
     def __init__(self, folder: Path, purge_step: int | None) -> None:
-        self._folder = folder
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._folder, self._open = folder, SummaryWriter
         _hide_failed_event_writes()
         with naming_failed_writes(folder / "events.out.tfevents"):
-            self._writer: SummaryWriter | None = SummaryWriter(str(folder), purge_step=purge_step)
+            self._writer: SummaryWriter | None = self._open(str(folder), purge_step=purge_step)
 
     def add(self, step: int, curves: Mapping[str, float]) -> None:
         def write(writer: SummaryWriter) -> None:
@@ -68,6 +70,8 @@ class EventFiles:
 
     def add_result(self, step: int, hyperparameters: Hyperparameters, metrics: Mapping[str, float]) -> None:
         """A row of TensorBoard's HPARAMS page: hyperparameters, and metrics as ``hparams/name``."""
+        from torch.utils.tensorboard.summary import hparams
+
         named = {f"hparams/{name}": value for name, value in metrics.items()}
 
         def write(writer: SummaryWriter) -> None:
@@ -87,7 +91,7 @@ class EventFiles:
     def _write(self, add: Callable[[SummaryWriter], object]) -> None:
         try:
             if self._writer is None:
-                self._writer = SummaryWriter(str(self._folder))
+                self._writer = self._open(str(self._folder))
             add(self._writer)
             self._writer.flush()
         except OSError:

@@ -24,7 +24,7 @@ from finflow.cores import ForkedCalls
 from finflow.errors import FinflowError
 from finflow.guard.checkpoint_folder import capture, restore
 from finflow.tensor_file import without_prefix
-from finflow.training.data.mirrored_growth import with_mirrored_bars
+from finflow.training.data.mirrored_growth import Predictions, with_mirrored_bars
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import Portfolios, RolloutMarket
 from finflow.training.data.training_data import TrainingData
@@ -256,10 +256,12 @@ def _slack(config: Config, capacity: int) -> int:
     return min(steps * train.n_envs, capacity)
 
 
-def with_mirrors(market: RolloutMarket, learners: Learners, config: Config) -> RolloutMarket:
-    """Market that has each learner's mirrored bars, which its portfolios are told."""
-    everyone = [one.portfolios for one in learners.everyone]
-    market, mirrors = with_mirrored_bars(market, [one.segments for one in everyone], config.bcell.mirrored.weight)
+def with_mirrors(
+    market: RolloutMarket, learners: Learners, config: Config, known: Predictions | None = None
+) -> RolloutMarket:
+    """Market that has each learner's mirrored bars, which its portfolios are told; by predictions so far ``known``."""
+    everyone, weight = [one.portfolios for one in learners.everyone], config.bcell.mirrored.weight
+    market, mirrors = with_mirrored_bars(market, [one.segments for one in everyone], weight, known)
     for portfolios, mirror in zip(everyone, mirrors, strict=True):
         portfolios.mirror = mirror
     return market

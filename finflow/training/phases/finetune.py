@@ -116,7 +116,7 @@ class _OnlinePhase:
         run.probe = probe_states(self.learners.everyone[0].behaviour, tensors)
         run.guard.begin(LearnerProbe(self.bcell, self.bcell.policy, run.probe), dataset.reward_scale, moves_far=True)
         coverage = CoveragePool(config.train.seed, tensors.n_weights, run.device)
-        self.material = Material(with_mirrors(self.market, self.learners, config), coverage, config)
+        self.material = Material(with_mirrors(self.market, self.learners, config, run.predictions), coverage, config)
         for one in self.learners.of_blocks:
             run.guard.guard_also(one.agent, lambda: self._rates)
         self.learners.share(self._perform_later, may_leave=units.normalizer is None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from finflow.config import Config
 from finflow.cores import shared_with_fork
 from finflow.offline.dataset import OfflineDataset, episode_ends, lambda_returns
 from finflow.training.checkpoints.checkpoint_reader import OFFLINE
-from finflow.training.data.mirrored_growth import with_mirrored_bars
+from finflow.training.data.mirrored_growth import Predictions, with_mirrored_bars
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import NO_MIRROR, RolloutMarket, with_normalizer
@@ -146,7 +146,8 @@ class OfflineLearning:
     """Updates of an offline learner by the transitions of some segments of the training years.
 
     ``compares``: whether each state has several actions, with exact outcomes; batches have as many actions either way.
-    ``returns`` (transitions,): the behaviour's, which each epoch begins by computing anew.
+    ``returns`` (transitions,): the behaviour's, which each epoch begins by computing anew. ``known``: predicted returns
+    so far, see `with_mirrored_bars`.
     """
 
     def __init__(
@@ -157,6 +158,7 @@ class OfflineLearning:
         config: Config,
         segments: Sequence[range],
         returns: Tensor,
+        known: Predictions | None = None,
     ) -> None:
         self.learner, self.dataset, self.market, self.config = learner, dataset, market, config
         self.epochs = Epochs(config, dataset.bar)
@@ -165,7 +167,8 @@ class OfflineLearning:
         self.compares = config.offline.counterfactual and learner.compares_actions and self.epochs.total > 0
         self._mirrored, self._mirror = market, NO_MIRROR
         if self.compares:
-            self._mirrored, (self._mirror,) = with_mirrored_bars(market, [segments], config.bcell.mirrored.weight)
+            weight = config.bcell.mirrored.weight
+            self._mirrored, (self._mirror,) = with_mirrored_bars(market, [segments], weight, known)
 
     def update(
         self, done: int, noise: Generator, rollbacks: int = 0, accepts: Callable[[Batch], bool] = lambda _: True
@@ -202,7 +205,7 @@ def pretrain(run: TrainingRun) -> dict[str, float]:
     market = learning_market(run, with_families=True)
     if counters.phase_update == 0:
         learner.advantage_scale = measure_decision_scale(market, policy, config, segments)
-    learning = OfflineLearning(learner, dataset, market, config, segments, state.behaviour_returns)
+    learning = OfflineLearning(learner, dataset, market, config, segments, state.behaviour_returns, run.predictions)
     total = learning.epochs.total
     if config.offline.method == "none" and total:
         run.progress.note(f"offline.method none: critics alone are fitted to the behaviour, in {total:,} updates")
@@ -255,14 +258,19 @@ def pretraining_in_parallel(run: TrainingRun) -> Iterator[None]:
         return
     blocks = training_blocks(run.config, run.training_data)
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {each} epochs each")
-    with shared_with_fork(partial(_pretrain_block, run, blocks), len(blocks)) as networks:
+    learned_in = cache(partial(learning_market, run, with_families=True))  # once for all blocks of a process
+    with shared_with_fork(partial(_pretrain_block, run, learned_in, blocks), len(blocks)) as results:
         yield
-    run.pretrained_blocks = networks()
+    for networks, predictions in results():
+        run.pretrained_blocks.append(networks)
+        run.predictions.update(predictions)
 
 
-def _pretrain_block(run: TrainingRun, blocks: Sequence[Block], number: int) -> Networks:
-    """Networks of a learner that was pretrained without one of the blocks."""
-    market = with_normalizer(learning_market(run, with_families=True), None, run.dataset)
+def _pretrain_block(
+    run: TrainingRun, learned_in: Callable[[], RolloutMarket], blocks: Sequence[Block], number: int
+) -> tuple[Networks, Predictions]:
+    """Networks of a learner that was pretrained without one of the blocks, and the returns predicted for it."""
+    market = with_normalizer(learned_in(), None, run.dataset)
     seed = run.config.train.seed + BLOCKS_PURPOSE + number
     keys = {"offline_training_epochs": run.config.fold_epochs, "seed": seed}
     config = run.config.model_copy(update={"train": run.config.train.model_copy(update=keys)})
@@ -271,15 +279,17 @@ def _pretrain_block(run: TrainingRun, blocks: Sequence[Block], number: int) -> N
     segments, learned = blocks[number].learned, transitions_outside(run.dataset, blocks[number])
     learner.advantage_scale = measure_decision_scale(market, learner.policy, run.config, segments)
     returns = torch.zeros(len(learned), device=run.device)
-    learning = OfflineLearning(learner, learned, market, config, segments, returns)
+    known: Predictions = {}
+    learning = OfflineLearning(learner, learned, market, config, segments, returns, known)
     noise = seeded(seed, BLOCKS_PURPOSE + 1, run.device)
     for done in range(learning.epochs.total):
         learning.update(done, noise)
-    return {
+    found = {
         f"{network}/{name}": tensor.detach().cpu().numpy().copy()
         for network in NETWORKS
         for name, tensor in getattr(learner, network).state_dict().items()
     }
+    return found, known
 
 
 def fitted_q_value(learning: OfflineLearning) -> float:

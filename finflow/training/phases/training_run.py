@@ -28,6 +28,7 @@ from finflow.guard.signals import ALARM, WARNING, Event, advice_on, crossed, sto
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.run_folder import runtime
+from finflow.training.data.mirrored_growth import Predictions
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.validation import (
     backtest_validation,
@@ -74,6 +75,7 @@ class TrainingRun:
     probe: States | None = None
     on_validation: OnValidation | None = None
     pretrained_blocks: list[dict[str, NDArray[np.float32]]] = field(default_factory=list)
+    predictions: Predictions = field(default_factory=dict)  # of the market that is learned in
 
     @cached_property
     def profiler(self) -> UpdateProfiler:

@@ -163,9 +163,11 @@ def test_pretraining_during_the_offline_phase_changes_no_bit(
 
     monkeypatch.setattr(pretraining, "_pretrain_block", pretrain_or_fail)
     beside = FinFlowTrainer(tiny(**keys))
-    with pretraining.pretraining_in_parallel(beside._begin()):
+    with pretraining.pretraining_in_parallel(run := beside._begin()):
         beside.train_iql()
+    predicted = set(run.predictions)
     beside.finetune()
+    assert set(run.predictions) == predicted != set()  # the online phase had no more returns to predict
     if fails:
         assert sorted(learned_here) == list(range(beside.config.out_of_fold.blocks))
     assert latest(beside).read_bytes() == latest(alone).read_bytes()
