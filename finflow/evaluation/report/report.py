@@ -42,24 +42,23 @@ def write_report(folder: Path, data: ReportData) -> Page:
 
     Raises OutputError if a file cannot be written.
     """
-    results, length = compute_results(data), data.resampling.block_length
-    limits, days, needed = data.notes, len(data.agent.returns), MINIMUM_BLOCKS * length
-    if days < needed:
+    length, days, limits = data.resampling.block_length, len(data.agent.returns), data.notes
+    if days < (needed := MINIMUM_BLOCKS * length):
         said = f"intervals need {needed} ({MINIMUM_BLOCKS} blocks of {length})."
         limits = (*limits, f"The window has {days} {bar_name(data.agent.bars_per_year)}s; {said}")
     obstacle = tear_sheet_obstacle(data.agent, data.baseline)
-    files: dict[str, bytes | str] = {}
-    with forked(partial(draw_figures, results)) as figures_of_report:
-        if data.baseline is not None and obstacle is None:
-            files["tearsheet.html"] = tear_sheet(data.agent, data.baseline)
-        else:
-            limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
+    with forked(lambda: "" if data.baseline is None or obstacle else tear_sheet(data.agent, data.baseline)) as sheet:
+        results = compute_results(data)  # in less time than quantstats takes
+        figures_of_report = draw_figures(results)
+    files: dict[str, bytes | str] = {} if obstacle else {"tearsheet.html": sheet()}
+    if obstacle:
+        limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
     kept = (*data.runs, *([] if data.patient is None else [data.patient]))  # all that the verdict compares
     columns = {run.name: run.returns for run in kept}
     columns.setdefault(CASH, data.agent.cash_returns)
     table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
     files |= {"returns.csv": table.to_csv(lineterminator="\n"), **data.files}
-    page = build_page(results, figures_of_report(), limits, list(files))
+    page = build_page(results, figures_of_report, limits, list(files))
     write_together({folder / name: content for name, content in (files | page.files()).items()})
     return page
 
