@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import gc
 import io
 import json
 import math
@@ -27,6 +28,9 @@ DURATIONS = Path(__file__).parent / "durations.json"
 
 #: A PNG of one white pixel.
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
+
+# Looking for cycles of references every 700 objects is a fifth of a short training.
+gc.set_threshold(50_000)
 
 # A slow or busy machine must not fail a property, and a failure must come back on the next run.
 hypothesis.settings.register_profile("finflow", deadline=None, derandomize=True, max_examples=50)
@@ -238,13 +242,16 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_phases() -> Iterator[None]:
-    """Shorten what would be most of a tiny training: few random features predict the bars that are mirrored, and the
-    critics are judged in few states, over few decisions. Files that test these define a fixture of this name."""
+    """Shorten what would be most of a tiny training: few random features, and regimes of a few rounds, predict the bars
+    that are mirrored, and the critics are judged in few states, over few decisions. Files that test these define a
+    fixture of this name."""
+    from finflow.market.features import regimes
     from finflow.training.data import mirrored_growth
     from finflow.training.off_policy import exact_decisions
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mirrored_growth, "RANDOM_FEATURES", 20)
+        patch.setattr(regimes, "ITERATIONS", 5)
         for name, value in (("JUDGED", 64), ("FOLLOWED", 16), ("SETTLED", 4), ("DECISION_STATES", 256)):
             patch.setattr(exact_decisions, name, value)
         yield

@@ -29,7 +29,7 @@ SHORT: dict[str, object] = {
     "train.n_envs": 4,
     "train.updates_per_vector_step": 4,
     "out_of_fold.blocks": 1,
-    "bcell.expansion": 4,
+    "bcell.expansion": 2,
     "train.offline_batch_size": 16,
     "train.online_batch_size": 8,
     "offline.evaluation_updates": 0,
@@ -46,20 +46,20 @@ SHORT_MARKET: dict[str, object] = {
     "market.source": "synthetic",
     "market.synthetic.bars": 700,
     "market.train_end": "2021-12-31",
-    "market.validation_end": "2022-06-30",
+    "market.validation_end": "2022-01-14",  # playing the window is much of a training
 }
 
 #: Everything in it: rewards in a replay, snapshots, validations, and two epochs of both learners.
 TINY: dict[str, object] = {
     "market.source": "csv",
-    "market.train_end": "2011-09-30",  # a month to validate on: playing it is half of a training
+    "market.train_end": "2011-10-14",  # two weeks to validate on: playing the window is much of a training
     "market.validation_end": "2011-10-31",
     "env.episode_length": 20,
     "train.offline_episodes": 12,
     "features.filters": "none",
     "features.regimes": False,
     "train.offline_training_epochs": 2,
-    "train.online_episodes": 12,
+    "train.online_episodes": 8,
     "train.offline_batch_size": 32,
     "train.online_batch_size": 16,
     "train.n_envs": 4,
@@ -71,7 +71,7 @@ TINY: dict[str, object] = {
     "train.validation_updates": 20,
     "offline.evaluation_updates": 3,
     "out_of_fold.blocks": 1,
-    "bcell.expansion": 4,
+    "bcell.expansion": 2,
     "bcell.hidden_dim": 16,
     "bcell.n_quantiles": 8,
     "bcell.cql_samples": 2,

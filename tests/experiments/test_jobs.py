@@ -46,10 +46,10 @@ pytestmark = pytest.mark.usefixtures("quick_reports")
 ROOT = Path(__file__).parents[2]
 SEEDS = 3
 QUICK = {"train.seeds": SEEDS, "evaluation.bootstrap_samples": 100, "evaluation.sweeps": False}
-QUICK |= {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
-QUICK |= {"out_of_fold.blocks": 1}
+QUICK |= {"train.offline_training_epochs": 1, "train.online_episodes": 6, "train.validation_updates": 1000}
+QUICK |= {"out_of_fold.blocks": 1, "bcell.expansion": 2}
 # Short windows to judge on, and few refits there: playing the compared strategies is most of a report.
-QUICK |= {"market.validation_end": "2021-04-30", "market.test_end": "2021-10-29"}
+QUICK |= {"market.validation_end": "2021-01-29", "market.test_end": "2021-07-30"}
 QUICK |= {"evaluation.lookback": 60, "evaluation.rebalance_every": 60}
 
 
@@ -272,7 +272,7 @@ def test_two_universes_are_trained_side_by_side_and_reported_together(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     changes = {"market.source": "embedded", "market.start": "2008-01-01", "market.train_end": "2011-12-31"}
-    changes |= {"market.validation_end": "2012-04-30", "market.test_end": "2012-10-31"}
+    changes |= {"market.validation_end": "2012-01-31", "market.test_end": "2012-06-29"}
     config = small_config(tmp_path, {**QUICK, **changes, "train.seeds": 1})
     (tmp_path / "c.yaml").write_text(dump_config(config))
     (tmp_path / "u.yaml").write_text("banks: JPM, BAC, KO\nothers:\n- AAPL\n- MSFT\n")

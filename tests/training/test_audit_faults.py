@@ -23,6 +23,7 @@ from finflow.training.audit.look_ahead import FOREKNOWLEDGE, verdict_of
 from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
+from tests.short_trainings import FEW_EPISODES
 from tests.training.test_auditing import bad
 from tests.training.whole_trainings import Make, checkpoint_of, train_through
 
@@ -235,7 +236,7 @@ def _ask_no_further_than(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fault_in_a_part_is_caught_and_named(
     plant: Callable[[pytest.MonkeyPatch], None], named: str, tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny(market__benchmark="A", market__train_end="2011-06-30")
+    config = tiny(**FEW_EPISODES, market__benchmark="A", market__train_end="2011-06-30")
     plant(monkeypatch)
     _ask_no_further_than(named, monkeypatch)
     found = audit_configuration(config)

@@ -107,7 +107,7 @@ def test_prices_after_validation_cannot_change_what_is_learned(whole: Whole, sha
     check_same_learning(whole.trainer, train_through(shared(market__path=str(crashed))))
 
 
-@pytest.mark.parametrize("when", [9, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
+@pytest.mark.parametrize("when", [9, 14 + 20 + 13])  # 2 epochs of 7 updates, 20 warm-up steps, 40 online steps
 def test_stopped_and_resumed_equals_never_stopped(whole: Whole, shared: Make, stop_training: Stop, when: int) -> None:
     stopped = stop_training(shared(), when)
     resumed = train_through(shared(), resume=stopped.run_folder)
@@ -138,7 +138,7 @@ def test_a_damaged_latest_falls_back_to_the_one_before(
 ) -> None:
     run = shutil.copytree(whole.trainer.run_folder, tmp_path / "run")
     content = latest(whole.trainer).read_bytes()
-    for path in (run / "models" / f"{name}.safetensors" for name in ("checkpoint_latest", numbered(14 + 60))):
+    for path in (run / "models" / f"{name}.safetensors" for name in ("checkpoint_latest", numbered(14 + 40))):
         path.unlink()
         path.write_bytes(content[: len(content) // 2])
     resumed = train_through(shared(), resume=run)

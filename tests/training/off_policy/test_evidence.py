@@ -49,7 +49,7 @@ from tests.training.whole_trainings import (
 )
 
 CPU = torch.device("cpu")
-UPDATES = 8  # 12 episodes of 20 decisions, 32 decisions an update
+UPDATES = 5  # 8 episodes of 20 decisions, 32 decisions an update
 
 
 @pytest.fixture(scope="module")
