@@ -8,10 +8,13 @@ import gc
 import io
 import json
 import math
+import multiprocessing
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from html.parser import HTMLParser
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,6 +166,32 @@ def few_epochs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("finflow.preferences.model_training.EPOCHS", 15)
         yield
+
+
+@pytest.fixture(scope="session")
+def _forking_server() -> None:
+    """A server whose processes begin with everything loaded; it ends with this process."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["finflow.training.trainer"])
+    forkserver.ensure_running()
+
+
+@pytest.fixture
+def ready_workers(_forking_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local workers from the server, with the environment that spawned ones would have."""
+    from finflow.cores import WorkerProcess
+    from finflow.worker_pool import LocalWorkers, _call
+
+    def start(workers: LocalWorkers, place: int) -> WorkerProcess:
+        environment = {**os.environ, **workers._environment(place)}
+        return WorkerProcess(partial(_in_environment, environment, _call, *workers._initial), "forkserver")
+
+    monkeypatch.setattr(LocalWorkers, "_start", start)
+
+
+def _in_environment(environment: Mapping[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
+    os.environ.clear()
+    os.environ.update(environment)
+    return function(*arguments)
 
 
 class Drawing(NamedTuple):

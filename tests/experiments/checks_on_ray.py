@@ -182,7 +182,7 @@ def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel
     """An agent of a job, and a fold of a protocol."""
     changes = {"evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
     shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 6, "train.validation_updates": 1000}
-    shorter |= {"out_of_fold.blocks": 1, "bcell.expansion": 2}
+    shorter |= {"out_of_fold.blocks": 1}
     config = small_config(folder, {**changes, **shorter})
     job = make_seed_job(config, folder / "job")
     plan = make_protocol_job(config, "walk-forward", folder / "protocols", "folds")

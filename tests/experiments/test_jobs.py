@@ -42,12 +42,12 @@ from tests.commands import is_alive, refusal
 from tests.evaluation.made_up import Planned
 from tests.short_trainings import bits_of
 
-pytestmark = pytest.mark.usefixtures("quick_reports")
+pytestmark = pytest.mark.usefixtures("quick_reports", "ready_workers")
 ROOT = Path(__file__).parents[2]
 SEEDS = 3
 QUICK = {"train.seeds": SEEDS, "evaluation.bootstrap_samples": 100, "evaluation.sweeps": False}
 QUICK |= {"train.offline_training_epochs": 1, "train.online_episodes": 6, "train.validation_updates": 1000}
-QUICK |= {"out_of_fold.blocks": 1, "bcell.expansion": 2}
+QUICK |= {"out_of_fold.blocks": 1}
 # Short windows to judge on, and few refits there: playing the compared strategies is most of a report.
 QUICK |= {"market.validation_end": "2021-01-29", "market.test_end": "2021-07-30"}
 QUICK |= {"evaluation.lookback": 60, "evaluation.rebalance_every": 60}

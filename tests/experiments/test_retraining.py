@@ -46,7 +46,7 @@ PLANTED: dict[str, object] = {
     "env.slippage_bps": 0.0,
     "env.episode_length": 40,
     "bcell.hidden_dim": 32,
-    "bcell.expansion": 4,
+    "bcell.expansion": 8,
     "bcell.actor_lr": 1e-2,
     "out_of_fold.blocks": 3,
     "out_of_fold.looks": 1,

@@ -107,7 +107,7 @@ def test_prices_after_validation_cannot_change_what_is_learned(whole: Whole, sha
     check_same_learning(whole.trainer, train_through(shared(market__path=str(crashed))))
 
 
-@pytest.mark.parametrize("when", [9, 14 + 20 + 13])  # 2 epochs of 7 updates, 20 warm-up steps, 40 online steps
+@pytest.mark.parametrize("when", [9, 14 + 5 + 22])  # 2 epochs of 7 updates, 5 warm-up steps, 40 online updates
 def test_stopped_and_resumed_equals_never_stopped(whole: Whole, shared: Make, stop_training: Stop, when: int) -> None:
     stopped = stop_training(shared(), when)
     resumed = train_through(shared(), resume=stopped.run_folder)
