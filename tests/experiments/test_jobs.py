@@ -71,9 +71,10 @@ def serial(tmp_path_factory: pytest.TempPathFactory, quick_reports: None) -> See
     return job
 
 
-def copy(serial: SeedJob, folder: Path) -> SeedJob:
-    """The same job elsewhere, with nothing done."""
-    return SeedJob(small_config(folder, QUICK), serial.panel, folder / "logs" / "job")
+def copy(serial: SeedJob, folder: Path, **changes: object) -> SeedJob:
+    """The same job elsewhere, with nothing done; ``changes`` are keys of the training."""
+    keys = {f"train.{name}": value for name, value in changes.items()}
+    return SeedJob(small_config(folder, {**QUICK, **keys}), serial.panel, folder / "logs" / "job")
 
 
 def test_two_workers_one_of_them_killed_give_the_serial_run_bit_for_bit(
@@ -113,7 +114,7 @@ def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_a
     serial: SeedJob, tmp_path: Path
 ) -> None:
     """The best so far may have been written by then; nothing goes on from it."""
-    training, panels = copy(serial, tmp_path).trainings[0], {"": serial.panel}
+    training, panels = copy(serial, tmp_path, online_episodes=2).trainings[0], {"": serial.panel}
     train_one(panels, training)
     (run,) = runs_of(training)
     (run / "models" / "checkpoint_latest.safetensors").unlink()
@@ -129,7 +130,7 @@ def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
     serial: SeedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until its first latest checkpoint, a run that is being made looks like one that was killed."""
-    training, panels = copy(serial, tmp_path).trainings[0], {"": serial.panel}
+    training, panels = copy(serial, tmp_path, online_episodes=2).trainings[0], {"": serial.panel}
     honest = FinFlowTrainer.train_iql
 
     def begin_again(trainer: FinFlowTrainer) -> dict[str, float]:

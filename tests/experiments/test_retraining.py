@@ -52,7 +52,7 @@ PLANTED: dict[str, object] = {
     "out_of_fold.looks": 1,
     "train.n_envs": 16,
     "train.online_batch_size": 128,
-    "train.online_episodes": 80,
+    "train.online_episodes": 140,
     "train.offline_episodes": 60,
     "train.offline_training_epochs": 1,
     "offline.evaluation_updates": 0,
