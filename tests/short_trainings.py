@@ -47,7 +47,6 @@ SHORT_MARKET: dict[str, object] = {
     "market.synthetic.bars": 700,
     "market.train_end": "2021-12-31",
     "market.validation_end": "2022-01-14",  # playing the window is much of a training
-    "market.test_end": "2022-06-30",
 }
 
 #: Everything in it: rewards in a replay, snapshots, validations, and two epochs of both learners.

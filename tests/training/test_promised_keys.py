@@ -47,7 +47,7 @@ CASES: dict[str, Case] = {
     "market.tickers": Case(["a", "b"], "data", {"market.source": "csv", "market.path": "prices.csv"}),
     "market.start": Case("2020-09-01", "data"),
     "market.train_end": Case("2021-11-30", "data"),
-    "market.validation_end": Case("2022-01-31", "data"),
+    "market.validation_end": Case("2022-07-29", "data"),
     "market.test_end": Case("2022-10-31", "data"),
     "market.cash_rate": Case(0.03, "data"),
     "env.execution_lag": Case(2),
