@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import collections
+import gc
 import io
 import json
 import math
+import multiprocessing
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from html.parser import HTMLParser
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +31,9 @@ DURATIONS = Path(__file__).parent / "durations.json"
 
 #: A PNG of one white pixel.
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
+
+# Looking for cycles of references every 700 objects is a fifth of a short training.
+gc.set_threshold(50_000)
 
 # A slow or busy machine must not fail a property, and a failure must come back on the next run.
 hypothesis.settings.register_profile("finflow", deadline=None, derandomize=True, max_examples=50)
@@ -161,6 +168,32 @@ def few_epochs() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def _forking_server() -> None:
+    """A server whose processes begin with everything loaded; it ends with this process."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["finflow.training.trainer"])
+    forkserver.ensure_running()
+
+
+@pytest.fixture
+def ready_workers(_forking_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local workers from the server, with the environment that spawned ones would have."""
+    from finflow.cores import WorkerProcess
+    from finflow.worker_pool import LocalWorkers, _call
+
+    def start(workers: LocalWorkers, place: int) -> WorkerProcess:
+        environment = {**os.environ, **workers._environment(place)}
+        return WorkerProcess(partial(_in_environment, environment, _call, *workers._initial), "forkserver")
+
+    monkeypatch.setattr(LocalWorkers, "_start", start)
+
+
+def _in_environment(environment: Mapping[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
+    os.environ.clear()
+    os.environ.update(environment)
+    return function(*arguments)
+
+
 class Drawing(NamedTuple):
     """What draws the pages of finflow: matplotlib's method that makes an image, and the tear sheet of quantstats."""
 
@@ -238,13 +271,16 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_phases() -> Iterator[None]:
-    """Shorten what would be most of a tiny training: few random features predict the bars that are mirrored, and the
-    critics are judged in few states, over few decisions. Files that test these define a fixture of this name."""
+    """Shorten what would be most of a tiny training: few random features, and regimes of a few rounds, predict the bars
+    that are mirrored, and the critics are judged in few states, over few decisions. Files that test these define a
+    fixture of this name."""
+    from finflow.market.features import regimes
     from finflow.training.data import mirrored_growth
     from finflow.training.off_policy import exact_decisions
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mirrored_growth, "RANDOM_FEATURES", 20)
+        patch.setattr(regimes, "ITERATIONS", 5)
         for name, value in (("JUDGED", 64), ("FOLLOWED", 16), ("SETTLED", 4), ("DECISION_STATES", 256)):
             patch.setattr(exact_decisions, name, value)
         yield

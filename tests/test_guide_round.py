@@ -22,6 +22,7 @@ import pytest
 from finflow.cli import main
 from finflow.evaluation.page.section import terminal_text
 from finflow.line_file import HashedLog
+from finflow.training.judging import held_out
 from tests.conftest import Page, draw_nothing
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,6 +83,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     folder, steps = tmp_path_factory.mktemp("round"), []
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
+        patch.setattr(held_out, "COMPARED", ("equal-weight", "buy-and-hold", "inverse-volatility"))
         patch.chdir(folder)
         for language, content, learned in blocks_of(PAGE.read_text("utf-8")):
             if language in ("yaml", "csv"):

@@ -71,7 +71,13 @@ def test_the_wheel_holds_every_module_template_and_shipped_configuration(install
 
 def test_a_demo_runs_from_the_wheel_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
     write_prices(tmp_path / "prices.csv")
-    small = {**TINY, "market.path": "prices.csv", "output.logs_dir": "runs"}
+    small = {
+        **TINY,
+        "train.online_episodes": 2,
+        "train.offline_episodes": 6,
+        "market.path": "prices.csv",
+        "output.logs_dir": "runs",
+    }
     options = [word for key, value in small.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     program = str(installed / "bin" / "finflow")
     # compiling takes longer than the demo, and is the same anywhere

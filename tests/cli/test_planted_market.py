@@ -12,6 +12,7 @@ from finflow.experiments.jobs.planted_market import _score
 from tests.short_trainings import SHORT, SHORT_MARKET
 
 SMALL = {key: value for key, value in {**SHORT, **SHORT_MARKET}.items() if key != "market.source"}
+SMALL |= {"market.validation_end": "2022-06-30"}  # a score is of a test window of half a year
 
 
 def test_two_markets_are_trained_in_side_by_side_and_said_by_their_own_records(

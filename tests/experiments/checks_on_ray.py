@@ -181,7 +181,8 @@ def test_the_tasks_of_a_node_that_is_lost_are_done_on_another(
 def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel]]:
     """An agent of a job, and a fold of a protocol."""
     changes = {"evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
-    shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
+    shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 6, "train.validation_updates": 1000}
+    shorter |= {"out_of_fold.blocks": 1}
     config = small_config(folder, {**changes, **shorter})
     job = make_seed_job(config, folder / "job")
     plan = make_protocol_job(config, "walk-forward", folder / "protocols", "folds")
@@ -236,9 +237,10 @@ def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
 ) -> None:
     search: dict[str, object] = {
         "market.source": "synthetic",
-        "market.synthetic.bars": 1500,
-        "market.train_end": "2020-12-31",
-        "market.validation_end": "2021-06-30",
+        "market.synthetic.bars": 1000,
+        "market.train_end": "2021-12-31",
+        "market.validation_end": "2022-06-30",
+        "evaluation.protocol.validation_share": 0.05,
         "evaluation.protocol.purge": 5,
         "tune.n_trials": 2,
         "tune.folds": 1,

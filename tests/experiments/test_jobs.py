@@ -42,14 +42,14 @@ from tests.commands import is_alive, refusal
 from tests.evaluation.made_up import Planned
 from tests.short_trainings import bits_of
 
-pytestmark = pytest.mark.usefixtures("quick_reports")
+pytestmark = pytest.mark.usefixtures("quick_reports", "ready_workers")
 ROOT = Path(__file__).parents[2]
 SEEDS = 3
 QUICK = {"train.seeds": SEEDS, "evaluation.bootstrap_samples": 100, "evaluation.sweeps": False}
-QUICK |= {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
+QUICK |= {"train.offline_training_epochs": 1, "train.online_episodes": 6, "train.validation_updates": 1000}
 QUICK |= {"out_of_fold.blocks": 1}
 # Short windows to judge on, and few refits there: playing the compared strategies is most of a report.
-QUICK |= {"market.validation_end": "2021-04-30", "market.test_end": "2021-10-29"}
+QUICK |= {"market.validation_end": "2021-01-29", "market.test_end": "2021-07-30"}
 QUICK |= {"evaluation.lookback": 60, "evaluation.rebalance_every": 60}
 
 
@@ -71,9 +71,10 @@ def serial(tmp_path_factory: pytest.TempPathFactory, quick_reports: None) -> See
     return job
 
 
-def copy(serial: SeedJob, folder: Path) -> SeedJob:
-    """The same job elsewhere, with nothing done."""
-    return SeedJob(small_config(folder, QUICK), serial.panel, folder / "logs" / "job")
+def copy(serial: SeedJob, folder: Path, **changes: object) -> SeedJob:
+    """The same job elsewhere, with nothing done; ``changes`` are keys of the training."""
+    keys = {f"train.{name}": value for name, value in changes.items()}
+    return SeedJob(small_config(folder, {**QUICK, **keys}), serial.panel, folder / "logs" / "job")
 
 
 def test_two_workers_one_of_them_killed_give_the_serial_run_bit_for_bit(
@@ -113,7 +114,7 @@ def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_a
     serial: SeedJob, tmp_path: Path
 ) -> None:
     """The best so far may have been written by then; nothing goes on from it."""
-    training, panels = copy(serial, tmp_path).trainings[0], {"": serial.panel}
+    training, panels = copy(serial, tmp_path, online_episodes=2).trainings[0], {"": serial.panel}
     train_one(panels, training)
     (run,) = runs_of(training)
     (run / "models" / "checkpoint_latest.safetensors").unlink()
@@ -129,7 +130,7 @@ def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
     serial: SeedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until its first latest checkpoint, a run that is being made looks like one that was killed."""
-    training, panels = copy(serial, tmp_path).trainings[0], {"": serial.panel}
+    training, panels = copy(serial, tmp_path, online_episodes=2).trainings[0], {"": serial.panel}
     honest = FinFlowTrainer.train_iql
 
     def begin_again(trainer: FinFlowTrainer) -> dict[str, float]:
@@ -272,7 +273,7 @@ def test_two_universes_are_trained_side_by_side_and_reported_together(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     changes = {"market.source": "embedded", "market.start": "2008-01-01", "market.train_end": "2011-12-31"}
-    changes |= {"market.validation_end": "2012-04-30", "market.test_end": "2012-10-31"}
+    changes |= {"market.validation_end": "2012-01-31", "market.test_end": "2012-06-29"}
     config = small_config(tmp_path, {**QUICK, **changes, "train.seeds": 1})
     (tmp_path / "c.yaml").write_text(dump_config(config))
     (tmp_path / "u.yaml").write_text("banks: JPM, BAC, KO\nothers:\n- AAPL\n- MSFT\n")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,26 +33,6 @@ from finflow.experiments.tuning.trial_store import TrialStore, open_store
 
 pytestmark = pytest.mark.usefixtures("no_study_pictures")
 IDENTITY = {"objective": "sharpe", "space": '{"a": "0 to 1"}'}
-WORKER = """
-import sys, time
-from pathlib import Path
-from finflow.config import TuneConfig
-from finflow.experiments.tuning import trial_store
-from finflow.experiments.tuning.trial_store import open_store
-storage, folder, name, hang = sys.argv[1:]
-trial_store.HEARTBEAT = 1.0
-tune = TuneConfig(storage=storage)
-store = open_store(tune, Path(folder), name, {"objective": "sharpe", "space": '{"a": "0 to 1"}'}, 10, None)
-print("ready", flush=True)
-while (trial := store.claim()) is not None:
-    with store.heartbeat(trial):
-        value = trial.suggest_float("a", 0.0, 1.0)
-        print(trial.number, flush=True)
-        if hang == "hang":
-            time.sleep(600)
-        store.study.tell(trial, value)
-"""
-
 Opens = Callable[..., TrialStore]
 EACH_STORAGE = pytest.mark.parametrize("storage", ["sqlite", "journal", "postgresql"], indirect=True)
 
@@ -79,22 +59,46 @@ def opens(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open
     return make
 
 
-@pytest.fixture
-def workers(storage: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts processes that do trials."""
-    started: list[subprocess.Popen[str]] = []
+Workers = Callable[..., tuple[multiprocessing.Process, Connection]]
 
-    def start(hang: bool = False) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", WORKER, storage, str(tmp_path), f"study-{tmp_path.name}"]
-        root = Path(__file__).parents[2]
-        process = subprocess.Popen([*command, "hang" if hang else "go"], stdout=subprocess.PIPE, text=True, cwd=root)
+
+def work(storage: str, folder: Path, hang: bool, told: Connection) -> None:
+    """Do trials until none waits, and tell the number of each; or hang in the first."""
+    store = open_store(TuneConfig(storage=storage), folder, f"study-{folder.name}", IDENTITY, 10, None)
+    while (trial := store.claim()) is not None:
+        with store.heartbeat(trial):
+            value = trial.suggest_float("a", 0.0, 1.0)
+            told.send(trial.number)
+            if hang:
+                time.sleep(600)
+            store.study.tell(trial, value)
+
+
+@pytest.fixture
+def workers(storage: str, tmp_path: Path) -> Iterator[Workers]:
+    """Starts processes that do trials, each with what it tells."""
+    started: list[multiprocessing.Process] = []
+
+    def start(hang: bool = False) -> tuple[multiprocessing.Process, Connection]:
+        copied = multiprocessing.get_context("fork")  # which has imported everything already
+        said, told = copied.Pipe(duplex=False)
+        process = copied.Process(target=work, args=(storage, tmp_path, hang, told))
+        process.start()
+        told.close()
         started.append(process)
-        return process
+        return process, said
 
     yield start
     for process in started:
         process.kill()
-        process.wait()
+        process.join()
+
+
+def numbers_of(said: Connection) -> Iterator[int]:
+    """Numbers of the trials that a worker does, until it ends."""
+    with contextlib.suppress(EOFError):
+        while True:
+            yield said.recv()
 
 
 def taken(store: TrialStore) -> Trial:
@@ -104,14 +108,10 @@ def taken(store: TrialStore) -> Trial:
 
 
 @EACH_STORAGE
-def test_several_workers_do_each_trial_once(opens: Opens, workers: Callable[..., subprocess.Popen[str]]) -> None:
+def test_several_workers_do_each_trial_once(opens: Opens, workers: Workers) -> None:
     store = opens(n_trials=8)
-    processes = [workers() for _ in range(2)]
-    done = []
-    for process in processes:
-        said, _ = process.communicate(timeout=120)
-        done += [int(word) for word in said.split()[1:]]
-    assert sorted(done) == list(range(8))
+    told = [said for _, said in (workers(), workers())]
+    assert sorted(number for said in told for number in numbers_of(said)) == list(range(8))
     counts = opens(create=False, n_trials=8).counts
     assert (counts.complete, counts.finished, counts.all) == (8, 8, 8)
     assert store.study.trials[0].params == {"a": 0.5}
@@ -119,20 +119,18 @@ def test_several_workers_do_each_trial_once(opens: Opens, workers: Callable[...,
 
 @EACH_STORAGE
 def test_a_killed_workers_trial_waits_again_and_nothing_that_was_finished_is_lost(
-    opens: Opens, workers: Callable[..., subprocess.Popen[str]]
+    opens: Opens, workers: Workers
 ) -> None:
     store = opens()
     first = taken(store)
     with store.heartbeat(first):
         first.suggest_float("a", 0.0, 1.0)
         store.study.tell(first, 0.25)
-    process = workers(hang=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    number = int(process.stdout.readline())
+    process, said = workers(hang=True)
+    number = said.recv()
     assert store.requeue_lost() == []  # it is alive
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     lost = store.study.trials[number].params
     assert store.requeue_lost() == [number]
     assert store.requeue_lost() == []

@@ -25,6 +25,7 @@ from finflow.experiments.tasks import ComputeResources, Task, run_tasks
 from finflow.worker_pool import RayWorkers
 from tests.commands import ctrl_c_as, refusal
 
+pytestmark = pytest.mark.usefixtures("ready_workers")
 HERE, TWO = ComputeResources(), ComputeResources(workers=2, grace=2.0)
 
 

@@ -39,7 +39,7 @@ WEEKLY = Rhythm(
     pd.date_range("2000-01-07", periods=780, freq="W-FRI", name="Date"),
     0.002,
     {
-        **{"market__train_end": "2009-12-31", "market__validation_end": "2011-12-31", "env__execution_lag": 1},
+        **{"market__train_end": "2011-06-30", "market__validation_end": "2011-12-31", "env__execution_lag": 1},
         **{"evaluation__rebalance_every": 4, "evaluation__lookback": 52, "evaluation__block_length": 8},
     },
     52,
@@ -50,7 +50,7 @@ MONTHLY = Rhythm(
     pd.date_range("1970-01-31", periods=480, freq="ME", name="Date"),
     0.008,
     {
-        **{"market__train_end": "1995-12-31", "market__validation_end": "2000-12-31", "env__execution_lag": 0},
+        **{"market__train_end": "1999-12-31", "market__validation_end": "2000-12-31", "env__execution_lag": 0},
         **{"evaluation__rebalance_every": 1, "evaluation__lookback": 36, "evaluation__block_length": 6},
     },
     12,

@@ -174,7 +174,7 @@ def test_training_episodes_begin_anywhere_in_the_training_window(tiny: Make) -> 
 
 
 def test_validation_is_played_once_from_its_first_bar_to_its_last(tiny: Make) -> None:
-    config = tiny()
+    config = tiny(market__train_end="2011-09-30")  # a month, longer than an episode
     split = prepare(config).split
     first, count = length_of(finflow.make_env(config, "validation"))
     assert (first, first + count) == (split.validation.start, split.validation.stop - 1)

@@ -38,6 +38,7 @@ from tests.training.whole_trainings import (
 
 #: A guard for trainings of 60 online updates.
 QUICK = {
+    "train__online_episodes": 12,
     "guard__rollback__save_interval": 10,
     "guard__rollback__probation": 10,
     "guard__rollback__recovery": 30,
@@ -84,7 +85,7 @@ def learned(trainer: FinFlowTrainer) -> dict[str, torch.Tensor]:
 def test_a_healthy_training_learns_bit_for_bit_what_it_learns_unguarded(
     tiny: Make, undisturbed: FinFlowTrainer
 ) -> None:
-    alone = train_through(tiny(guard__enabled=False))
+    alone = train_through(tiny(**QUICK, guard__enabled=False))
     assert events_of(undisturbed) == []
     one, other = learned(undisturbed), learned(alone)
     assert one.keys() == other.keys()

@@ -17,7 +17,8 @@ from finflow.training.phases.run_guard import RunGuard, restore_snapshot
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, check_same_learning, latest, train_through
 
-FOUR = {**WITH_BLOCKS, "out_of_fold__blocks": 4, "guard__rollback__save_interval": 3}  # 5 learners: 3 and 2
+#: Of 5 learners: 3 and 2.
+FOUR = {**WITH_BLOCKS, "out_of_fold__blocks": 4, "guard__rollback__save_interval": 3, "train__online_episodes": 12}
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import BY_NAME, QUICK, events_of
 from tests.training.whole_trainings import Make, Stop, check_same_files, checkpoint_of, latest, rows_of, train_through
 
-#: Rollouts of 32 decisions, 8 of them in a training.
+#: Rollouts of 32 decisions, 5 of them in a training.
 SMALL: dict[str, Any] = {
     "online__algorithm": "ppo",
     "online__rollout": 32,
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
     "online__minibatch": 16,
     "online__epochs": 2,
 }
-ROLLOUTS = 8
+ROLLOUTS = 5
 LOGGED = {
     "sharpe",
     "cvar",
@@ -71,7 +71,7 @@ def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch
     counters = read_tensors(latest(trainer))[1]["training"]["counters"]
     assert counters["phase_update"] == ROLLOUTS * steps_per_rollout(config)
     episodes = [row for row in logged if row["phase"] == "online" and "return" in row]
-    assert [row["episode"] for row in episodes] == list(range(1, 1 + 12))
+    assert [row["episode"] for row in episodes] == list(range(1, 1 + 8))
     assert all(math.isfinite(row["return"]) and math.isfinite(row["sharpe"]) for row in episodes)
 
 

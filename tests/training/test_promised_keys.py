@@ -40,7 +40,6 @@ NORMALISED = {"train.reward_normalization.enabled": True, "train.reward_normaliz
 FILES = {"train.checkpoint_updates": 3, "train.validation_updates": 3, "train.updates_per_vector_step": 4}
 #: Of one update after each vector step.
 FEW: dict[str, object] = {**SHORT, **SHORT_MARKET, "train.updates_per_vector_step": 1, "train.warmup_episodes": 2}
-FEW |= {"market.validation_end": "2022-02-28"}  # playing the window is most of a training
 #: Every row of the table of keys that users were promised, and the keys of their other tables.
 CASES: dict[str, Case] = {
     "market.source": Case("embedded", "data", {"market.tickers": None}),

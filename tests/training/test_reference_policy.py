@@ -73,7 +73,7 @@ def test_the_coefficient_follows_its_formula_and_several_looks_beyond_twice_the_
 
 def test_the_early_stop_is_an_event_of_the_guard_and_ends_the_phase(tiny: Make) -> None:
     target = {"online__reference": "pretrained", "online__reference_target": 1e-6}
-    config = tiny(**{**SMALL, **FAST, **target}, online__reference_beta=1e-9)
+    config = tiny(**{**SMALL, **FAST, **target}, online__reference_beta=1e-9, train__online_episodes=12)
     trainer = train_through(config)
     (event,) = [row for row in events_of(trainer) if row["signal"] == "reference"]
     assert "the online phase ends here" in event["message"]
@@ -242,7 +242,7 @@ def test_a_penalty_holds_the_policy_to_a_blended_agent(
 ) -> None:
     monkeypatch.setattr("finflow.training.phases.finetune_on_policy.CRITIC_ONLY_ROLLOUTS", 0)
     keys = {**SMALL, **FAST, "online__learning_rate": 1e-2}
-    keys |= {"online__rollout": 128, "online__portfolios": 8, "train__online_episodes": 16}
+    keys |= {"online__rollout": 128, "online__portfolios": 8, "train__online_episodes": 32}
     keys |= {"train__validation_updates": 10_000, "online__reference_target": 1e6}
     keys |= {"online__reference": str(default_agents["several"])}
     free, held = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 100.0))

@@ -35,6 +35,7 @@ LOOKS: dict[str, Any] = {
     "online__learning_rate": 1e-2,
     "bcell__actor_lr": 1e-2,
     "bcell__critic_lr": 3e-4,
+    "market__train_end": "2011-09-30",  # a month of validation: its turnover is compared
     "train__online_episodes": 80,
     "train__validation_updates": 8,
     "train__reward_reference": "none",

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Mapping
-from functools import partial
-from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +11,6 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import dump_config
-from finflow.cores import WorkerProcess
 from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.errors import ConfigError, TrainingError
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
@@ -24,7 +18,6 @@ from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import check_alike
 from finflow.training.phases import finetune, finetune_on_policy
 from finflow.training.trainer import FinFlowTrainer
-from finflow.worker_pool import LocalWorkers
 from tests.training.test_on_policy_phase import SMALL
 from tests.training.whole_trainings import Make, check_same_files, check_same_learning, latest, train_through
 
@@ -32,30 +25,6 @@ pytestmark = pytest.mark.usefixtures("ready_workers")
 
 OWN = "tests.env.rewards.own_rewards"
 FOUR_ROLLOUTS: dict[str, Any] = {**SMALL, "train__online_episodes": 6}
-
-
-@pytest.fixture(scope="module")
-def forking_server() -> None:
-    """A server whose processes begin with everything loaded; it ends with this process."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["finflow.training.trainer", "tests.env.rewards.own_rewards"])
-    forkserver.ensure_running()
-
-
-@pytest.fixture
-def ready_workers(forking_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Local workers from the server, with the environment that spawned ones would have."""
-
-    def start(workers: LocalWorkers, place: int) -> WorkerProcess:
-        return WorkerProcess(partial(answer, dict(os.environ), *workers._initial), "forkserver")
-
-    monkeypatch.setattr(LocalWorkers, "_start", start)
-
-
-def answer(environment: Mapping[str, str], function: Callable[..., Any], shared: Any, arguments: Any) -> Any:
-    os.environ.clear()
-    os.environ.update(environment)
-    return function(shared, *arguments)
 
 
 def test_workers_change_no_bit_of_a_training(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:

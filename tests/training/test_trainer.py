@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,8 +42,16 @@ class Whole(NamedTuple):
     outcome: EvaluationOutcome
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _often_logged() -> Iterator[None]:
+    """Rows of losses every 20 updates: a training has 40 online."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("finflow.training.phases.training_run.LOG_EVERY", 20)
+        yield
+
+
 @pytest.fixture(scope="module")
-def whole(shared: Make, tear_sheets: None) -> Whole:
+def whole(shared: Make, tear_sheets: None, _often_logged: None) -> Whole:
     """Trained once for all tests, with everything that a report has."""
     trainer = FinFlowTrainer(shared())
     return Whole(trainer, trainer.train())
@@ -93,7 +102,7 @@ def test_a_run_writes_what_was_promised(whole: Whole) -> None:
     assert "quantstats" in (folder / "reports" / "tearsheet.html").read_text("utf-8").lower()
     kept = sorted(path.name for path in (folder / "models").glob("checkpoint_[0-9]*"))
     assert len(kept) == trainer.config.train.max_checkpoints
-    rows = rows_of(trainer)  # the first online one of losses is after 50 updates
+    rows = rows_of(trainer)
     for kind in ("validation_sharpe", "critic_gradient"):
         judged = [row for row in rows if row["phase"] == "online" and kind in row]
         assert judged
@@ -107,7 +116,7 @@ def test_prices_after_validation_cannot_change_what_is_learned(whole: Whole, sha
     check_same_learning(whole.trainer, train_through(shared(market__path=str(crashed))))
 
 
-@pytest.mark.parametrize("when", [9, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
+@pytest.mark.parametrize("when", [9, 14 + 5 + 22])  # 2 epochs of 7 updates, 5 warm-up steps, 40 online updates
 def test_stopped_and_resumed_equals_never_stopped(whole: Whole, shared: Make, stop_training: Stop, when: int) -> None:
     stopped = stop_training(shared(), when)
     resumed = train_through(shared(), resume=stopped.run_folder)
@@ -138,7 +147,7 @@ def test_a_damaged_latest_falls_back_to_the_one_before(
 ) -> None:
     run = shutil.copytree(whole.trainer.run_folder, tmp_path / "run")
     content = latest(whole.trainer).read_bytes()
-    for path in (run / "models" / f"{name}.safetensors" for name in ("checkpoint_latest", numbered(14 + 60))):
+    for path in (run / "models" / f"{name}.safetensors" for name in ("checkpoint_latest", numbered(14 + 40))):
         path.unlink()
         path.write_bytes(content[: len(content) // 2])
     resumed = train_through(shared(), resume=run)

@@ -49,7 +49,7 @@ from tests.training.whole_trainings import (
 )
 
 CPU = torch.device("cpu")
-UPDATES = 8  # 12 episodes of 20 decisions, 32 decisions an update
+UPDATES = 5  # 8 episodes of 20 decisions, 32 decisions an update
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +308,7 @@ def test_a_block_s_learner_that_breaks_is_caught_by_the_guard(tiny: Make, monkey
         return found
 
     monkeypatch.setattr(phase, "update_group", broken)
-    trainer = FinFlowTrainer(tiny(**WITH_BLOCKS))
+    trainer = FinFlowTrainer(tiny(**WITH_BLOCKS, train__online_episodes=12))
     trainer.train_iql()
     with pytest.raises(TrainingError, match="skipped"):
         trainer.finetune()
