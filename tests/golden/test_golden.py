@@ -50,8 +50,8 @@ def test_what_is_kept_covers_the_guard_and_every_kind_of_file(guarded: runs.Arte
     ("change", "exactly", "nearly"),
     [
         (lambda value: float(np.nextafter(value, 9.0)), True, False),
-        (lambda value: value * (1.0 + runs.RELATIVE_SOLVED / 2.0), True, False),
-        (lambda value: value * (1.0 + 3.0 * runs.RELATIVE_SOLVED) + 2.0 * runs.ABSOLUTE, True, True),
+        (lambda value: value * (1.0 + runs.RELATIVE / 2.0), True, False),
+        (lambda value: value * (1.0 + 3.0 * runs.RELATIVE) + 2.0 * runs.ABSOLUTE, True, True),
         (int, True, True),
         (lambda value: None, True, True),
         (lambda value: float("nan"), True, True),
