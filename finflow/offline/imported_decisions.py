@@ -61,10 +61,8 @@ class ImportedDecisions:
 def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecisions:
     """Read a CSV file of dates and weights up to a training window that ends at ``end``; of later rows only the date.
 
-    The first column is ``date`` (YYYY-MM-DD), then one an asset by its name, and ``cash`` if wanted; an asset without a
-    column has weight 0, and cash without one is the remainder. A date that is not a bar counts as the bar before it.
-    Nothing is guessed or repaired, but a sum within 0.001 of one is divided out. A ConfigError for a mistake, with its
-    line.
+    The columns are those of docs/reference/offline.md, Decisions of your own. Nothing is guessed or repaired, but a sum
+    within 0.001 of one is divided out. A ConfigError for a mistake, with its line.
     """
     text = read_text_input(path, "offline.decisions", ConfigError, "a CSV file")
     try:
