@@ -1,10 +1,7 @@
 """Walk-forward and combinatorial folds: the bars that a training may see, and the windows that it is judged on.
 
-Protocols, searches and retrainings train and judge by these folds. The cuts of protocols are skfolio's (`WalkForward`,
-`CombinatorialPurgedCV`), of the bars before the test window. A fold's training has only the pieces of the market that
-lie outside its evaluated windows and the embargo after them. On both sides of an evaluated window, `purge` bars are not
-learned from: those before it are not seen at all, those after it only begin the history of later features, which
-therefore hold no price of the window.
+Protocols, searches and retrainings train and judge by these folds. The cuts of protocols are skfolio's, of the bars
+before the test window; what a fold may see on either side of an evaluated window: docs/guide/protocols.md.
 """
 
 from __future__ import annotations
