@@ -1,7 +1,7 @@
 """Backtests under other conditions: costs, lags and capitals, with break-even cost and capacity, and stress periods.
 
-Every strategy is run again, fresh, on the same ledger, since what it decides may depend on what it holds. What is swept,
-and how a stress period begins: docs/reference/backtest.md.
+Every strategy is run again, fresh, on the same ledger, since what it decides may depend on what it holds. What is
+swept, and how a stress period begins: docs/reference/backtest.md.
 """
 
 from __future__ import annotations

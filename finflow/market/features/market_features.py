@@ -5,7 +5,7 @@ market is the mean of the listed assets, m in the formulas, not the benchmark, s
 assets.
 
 Turbulence and the crisis probability have parameters, fitted on the rows before `fit_until`; their models:
-docs/reference/market.md, Features. The smoother of the crisis' states, which uses later returns, serves in fitting only.
+docs/reference/market.md, Features. The smoother of the crisis states, which uses later returns, serves in fitting only.
 """
 
 from __future__ import annotations
