@@ -34,23 +34,13 @@ _CASH = "cash"
 
 @dataclass(frozen=True)
 class ImportedDecisions:
-    """Decisions of a file up to the end of the training window.
-
-    Attributes
-    ----------
-    bar : int array, (n,)
-        The last bar known at each decision, ascending.
-    weights : float array, (n, K)
-        On the simplex, cash last.
-    later, earlier : int
-        Rows dated after the training window, of which only the dates were read, and before the first bar.
-    """
+    """Decisions of a file up to the end of the training window."""
 
     file: str
-    bar: IntArray
-    weights: FloatArray
-    later: int
-    earlier: int
+    bar: IntArray  # (n,), the last bar known at each decision, ascending
+    weights: FloatArray  # (n, K), on the simplex, cash last
+    later: int  # rows dated after the training window, of which only the dates were read
+    earlier: int  # rows dated before the first bar
 
     @property
     def sha256(self) -> str:
