@@ -1,9 +1,14 @@
 """Lots and capital gains: what was bought when and for how much, and what of a sale is taxed at which rate.
 
-A purchase opens a lot; a sale closes lots, the oldest first. Costs of trading raise the cost of a lot and lower the
-proceeds of a sale, so that all gains, made and not yet made, sum to what the account has earned. A loss that is left of
-a year is carried forward, as what it is, without limit of time, and never set against interest. The rates, the order of
-netting, and the rules of the United States that are not modelled: docs/reference/backtest.md, Tax.
+A purchase opens a lot; a sale closes lots, the oldest first. What a sale brings less what its lots cost is a gain:
+long-term where a lot was held for more than `days` calendar days, else short-term. Costs of trading raise the cost of
+a lot and lower the proceeds of a sale, so that all gains, made and not yet made, sum to what the account has earned.
+
+In a year, short-term gains and losses are netted, and long-term ones, and then the two against each other. A loss that
+is left is carried forward, as what it is, without limit of time, and never refunded or set against interest. Interest
+is taxed at the short-term rate, and so are dividends that are paid in cash. This is the frame of the United States'
+rules without their exceptions: no wash sales, no 3,000 dollars a year against income, no brackets, no surtaxes, no
+lower rate for qualified dividends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Trades, holdings and taxes of a backtest, in money; what is taxed and when: docs/reference/backtest.md, Tax."""
+"""Trades, holdings and taxes of a backtest, in money.
+
+**Tax.** No strategy decides by tax. For every backtest, a second account holds the same weights at every bar, keeps
+lots (`ledger.lots`), and pays its tax in cash at the first fill of the next calendar year, and at the end of the window
+for the year that it ends in. Selling what that takes is a trade like any other. Gains not made by then are not taxed.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """Attribution of a return to assets, cash and costs, and to an agent's experts; and explanation of its decisions.
 
-Days are linked in money, without a residual, and a holding is divided among the experts whose aims built it. Formulas:
+**One day.** The ledger's net return is ``r = (1 - c) G - 1``, with c the cost, w the weights after the fill, g the
+growth of each asset and of cash, and ``G = sum_k w_k g_k``. So, exactly,
+
+    r = sum_k w_k (g_k - 1) - c G
+
+and asset k contributes ``w_k (g_k - 1)``, costs ``-c G``.
+
+Days are linked in money, without a residual, and a holding is divided among the experts whose aims built it:
 docs/reference/report.md, Where the return came from.
 """
 

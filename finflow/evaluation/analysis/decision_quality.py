@@ -1,10 +1,15 @@
 """Quality of the weights held: against a known optimum, and as a ranking of the assets.
 
-**Optimum.** In a synthetic market a strategy has a score (docs/reference/synthetic.md); NaN where the optimum is not
-measurably better than the baseline.
+**Optimum.** In a synthetic market a strategy scores (U - U0) / (U* - U0); NaN where the optimum is not measurably
+better. U is the expected log growth a bar, net of costs; U* that of the optimal policy, U0 the better of equal weight
+and holding. All of them are measured on the same bars, and growth over a bar is replaced by its expectation under the
+price process, given the weights held and the prices up to the fill. That has the same mean as the growth itself without
+most of its noise.
 
-**Ranking.** At every fill the assets that can be followed to the horizon are ranked by the weight held and by the
-return that came after, from the fill on. Four figures, each a mean over the fills:
+**Ranking.** Do the assets held most rise most?
+
+At every fill the assets that can be followed to the horizon are ranked by the weight held and by the return that came
+after, from the fill on. Four figures, each a mean over the fills:
 
 - *NDCG@K* (Jarvelin and Kekalainen 2002; equal to scikit-learn's, ties averaged), with an asset's gain its place by
   realised return, from 0 for the worst to 1 for the best.

@@ -1,7 +1,12 @@
 """Backtests under other conditions: costs, lags and capitals, with break-even cost and capacity, and stress periods.
 
-Every strategy is run again, fresh, on the same ledger, since what it decides may depend on what it holds. What is
-swept, and how a stress period begins: docs/reference/backtest.md.
+Every strategy is run again, fresh, on the same ledger, since what it decides may depend on what it holds. Costs of the
+sweep replace commission and slippage by one proportional cost; the others (`env.costs`) stay as configured.
+
+**Stress periods.** A period inside the evaluation's window is a part of its backtest. Others are run on their own:
+every strategy starts in cash `RUN_IN` bars before the first day, so that it holds what it means to hold when the period
+begins, and only the days of the period count. An agent that learned from a period's days is no evidence of how it would
+have done in it: such a period is marked in-sample.
 """
 
 from __future__ import annotations

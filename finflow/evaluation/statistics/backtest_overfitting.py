@@ -3,10 +3,12 @@
 Bailey, Borwein, Lopez de Prado and Zhu, The Probability of Backtest Overfitting, Journal of Computational Finance 20
 (2016). The days are cut into S blocks of equal length; each choice of S / 2 of them is a sample to choose on, the rest
 a sample to be judged on. Where the strategy that was best in the first comes out at or below the middle in the second,
-the choice was overfitted. A choice among strategies without any skill has a probability near a half.
+the choice was overfitted; the share of such choices is the probability of backtest overfitting (PBO). A choice among
+strategies without any skill has a PBO near a half.
 
-The best one of several configurations can be judged too, on days that the caller chooses: docs/reference/verdict.md,
-Choosing the best of several runs.
+The best one of several configurations (runs, trials of a search, or seeds) can be judged too, with a verdict that
+accounts for the selection. All have returns over the same days, which the caller chooses: a selection on validation
+days is free, one on test days uses the test window up.
 
 A choice among stages of training, and blends with a reference, takes evidence from years that the policies have not
 seen: backtests on held-out blocks of bars. The one with the largest mean gain over the reference, less one standard

@@ -1,9 +1,15 @@
 """Confidence intervals by the stationary bootstrap: how far luck alone could move a result.
 
 Days are drawn in blocks of random, geometrically distributed length, with the end joined to the start, so that what
-lies within about a block (clustering of volatility, short trends) survives the resampling. All strategies share the
-same draws, so that a difference between two of them is paired: what hits both on the same day cancels. Several runs
-(seeds, windows, paths, agents) are summed up as by rliable. Sources: docs/reference/verdict.md, Formulas.
+lies within about a block (clustering of volatility, short trends) survives the resampling (Politis and Romano, The
+Stationary Bootstrap, JASA 89, 1994; drawn by arch). All strategies share the same draws, so that a difference between
+two of them is paired: what hits both on the same day cancels. Intervals are percentile intervals. The same seed gives
+the same draws.
+
+Several runs (seeds, windows, paths, agents) are summed up as by Agarwal and others, Deep Reinforcement Learning at the
+Edge of the Statistical Precipice, NeurIPS 2021, and their library rliable: the interquartile mean, the probability of
+improvement, and percentile intervals from a bootstrap over runs within each task (a market or a window), because it is
+runs that chance decides.
 """
 
 from __future__ import annotations

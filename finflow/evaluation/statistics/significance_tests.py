@@ -1,10 +1,24 @@
 """Tests of whether a strategy's record may be luck: PSR, DSR and track record length; SPA and StepM over several.
 
 All Sharpe ratios here are those of one bar (a day), not annualised, and kurtosis is 3 for a normal distribution, as
-in the papers. PSR, MinTRL and DSR take the returns of different days as independent; SPA and StepM, by arch, draw days
-in blocks (the stationary bootstrap), the same days for all strategies.
+in the papers:
 
-The papers, the choices that they leave open, and what counts as a try: docs/reference/verdict.md.
+- PSR and MinTRL: Bailey and Lopez de Prado, The Sharpe Ratio Efficient Frontier, Journal of Risk 15 (2012). They allow
+  for the length of the record and for skewed and fat-tailed returns;
+- DSR: Bailey and Lopez de Prado, The Deflated Sharpe Ratio, Journal of Portfolio Management 40 (2014). It allows for
+  the number of tries.
+
+Both take the returns of different days as independent. The others, by arch, draw days in blocks (the stationary
+bootstrap), the same days for all strategies:
+
+- SPA: Hansen, A Test for Superior Predictive Ability, Journal of Business & Economic Statistics 23 (2005). Its null:
+  no strategy has a greater mean return than the benchmark.
+- StepM: Romano and Wolf, Stepwise Multiple Testing as Formalized Data Snooping, Econometrica 73 (2005). It names the
+  strategies that do, such that the chance of naming a single one wrongly is at most the size.
+
+The verdict asks all of them, and the paired bootstrap.
+
+What counts as a try: docs/reference/verdict.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,23 @@
 """The verdict on whether a strategy beats equal weight: yes, no, or not shown; and its reasons.
 
-The three tests, why all must hold against patient equal weight too, and the power of the window with what its
-calculation assumes: docs/reference/verdict.md. Where what the strategy was chosen among is given, SPA looks at all of
-them, and StepM has to name this one. The levels are fixed here: a configuration cannot soften them.
+Yes takes three tests that agree, all on returns net of costs:
+
+1. the deflated Sharpe ratio of the active return (the strategy's less equal weight's) is at least 0.95;
+2. Hansen's SPA test finds its mean return superior, p < 0.05; where what it was chosen among is given, some of all of
+   them, and Romano and Wolf's StepM names this one;
+3. the paired bootstrap interval (95 %) of the difference of Sharpe ratios lies above zero.
+
+And all three must hold against patient equal weight too, which is rebalanced once a month: rebalancing equal
+weight every day costs, and whatever merely trades less beats it without any skill (measured: inverse volatility did so
+on one null market in six).
+
+The first counts the tries, the second allows for days that hang together, the third refuses a greater return that was
+only bought with greater risk. No is the reverse shown: the interval lies below zero, or the active return is negative
+with 95 % confidence and the Sharpe ratio is no better either, since a lesser return may be the price of less risk.
+Everything else is not shown. The levels are fixed here: a configuration cannot soften them.
+
+A verdict of "not shown" needs the power of the window to be interpreted; its calculation and what it assumes:
+docs/reference/verdict.md, Power of the window.
 """
 
 from __future__ import annotations
