@@ -231,9 +231,13 @@ def test_statistics_have_the_five_keys_and_presets_their_values() -> None:
     assert CheckpointConfig.preset("aggressive", "d") == CheckpointConfig("d", 200, 3, 0.15, 5.0, 0.3)
 
 
-def test_wrong_settings_are_one_line_that_says_what_to_write() -> None:
+def test_former_names_and_wrong_settings_are_one_line_that_says_what_to_write() -> None:
     """Mutant: they end in a TypeError."""
     wrong: list[tuple[Any, str]] = [
+        (lambda: CheckpointMetrics(loss=1.0, reward=2.0), "has no loss: write policy_loss and value_loss"),  # type: ignore[call-arg]
+        (lambda: CheckpointMetrics(kl=1.0), "has no kl: write kl_divergence"),  # type: ignore[call-arg]
+        (lambda: CheckpointManager(folder="d"), r"no folder: write .*CheckpointConfig\(checkpoint_dir="),  # type: ignore[call-arg]
+        (lambda: CheckpointConfig("d", loss_spike=2.0), "has no loss_spike: write rollback_on_loss_spike_factor"),  # type: ignore[call-arg]
         (lambda: CheckpointConfig("d", rollback_on_loss_spike_factor=0.5), "rollback_on_loss_spike_factor .* 0.5"),
         (lambda: CheckpointConfig.preset("careful", "d"), "conservative, standard or aggressive, not 'careful'"),
         (lambda: CheckpointManager("d"), "takes CheckpointConfig"),  # type: ignore[arg-type]

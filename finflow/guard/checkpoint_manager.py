@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint_folder import BEST, LATEST, CheckpointFolder, capture, numbered, restore
-from finflow.guard.checkpoint_settings import CheckpointConfig, CheckpointMetrics
+from finflow.guard.checkpoint_settings import CheckpointConfig, CheckpointMetrics, renamed
 from finflow.guard.rollback import RollbackManager, Snapshot
 from finflow.tensor_file import read_tensors
 
@@ -33,6 +33,7 @@ class _Loop:
     scheduler: Any
 
 
+@renamed(folder="CheckpointManager(CheckpointConfig(checkpoint_dir=...))")
 class CheckpointManager:
     """Checkpoints of a training loop, and rollback to the newest healthy one.
 

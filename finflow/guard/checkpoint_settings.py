@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import ValidationError
 
 from finflow.config import RollbackConfig
 from finflow.errors import ConfigError
 
+Class = TypeVar("Class", bound=type)
 _KEYS = {
     "rollback_on_kl_threshold": "kl_threshold",
     "rollback_on_loss_spike_factor": "loss_spike",
@@ -19,6 +22,25 @@ _KEYS = {
 }
 
 
+def renamed(**names: str) -> Callable[[Class], Class]:
+    """Have a class answer keywords that it had before with one line that says what to write instead."""
+
+    def wrap(cls: Class) -> Class:
+        made = vars(cls)["__init__"]
+
+        @wraps(made)
+        def check(self: object, *given: Any, **named: Any) -> None:
+            for name in (one for one in names if one in named):
+                raise ConfigError(f"{cls.__name__} has no {name}: write {names[name]}")
+            made(self, *given, **named)
+
+        setattr(cls, "__init__", check)  # noqa: B010
+        return cls
+
+    return wrap
+
+
+@renamed(loss="policy_loss and value_loss", reward="mean_reward", kl="kl_divergence")
 @dataclass(frozen=True)
 class CheckpointMetrics:
     """Figures of a training at one step of its loop; those that are None are not compared.
@@ -59,6 +81,7 @@ class CheckpointMetrics:
         return "the policy moved too far" if (self.kl_divergence or 0.0) > kl_threshold else ""
 
 
+@renamed(**{old: new for new, old in _KEYS.items()}, preset="CheckpointConfig.preset(name, checkpoint_dir)")
 @dataclass(frozen=True)
 class CheckpointConfig:
     """Settings of a `CheckpointManager`; a ConfigError for a value that cannot be. Defaults: those of guard.rollback.
@@ -90,9 +113,9 @@ class CheckpointConfig:
         try:
             return RollbackConfig(probation=0, **{_KEYS.get(name, name): value for name, value in values.items()})
         except ValidationError as error:
-            first, own = error.errors()[0], {key: name for name, key in _KEYS.items()}
+            (first, *_), former = error.errors(), {old: new for new, old in _KEYS.items()}
             name = str(first["loc"][-1])
-            name = own.get(name, name)
+            name = former.get(name, name)
             raise ConfigError(f"{name} of a CheckpointConfig cannot be {values[name]!r}: {first['msg']}") from None
 
     @classmethod
