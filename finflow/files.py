@@ -33,10 +33,7 @@ def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> Non
     The temporary file is flushed to the disk before it takes the name, and the folder is flushed after, so that the
     new file also survives a loss of power. Text is written as UTF-8 with the line ends it has.
 
-    Raises
-    ------
-    OutputError
-        If the file cannot be written. What was there before is still there, and no temporary file is left.
+    Raises OutputError if the file cannot be written: what was there before is still there, and no temporary file.
     """
     write_together({path: content}, mode)
 
@@ -46,10 +43,7 @@ def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None
 
     Only then do they take their names, in the order given: a full disk leaves every previous file in place.
 
-    Raises
-    ------
-    OutputError
-        If a file cannot be written; the line names it.
+    Raises OutputError if a file cannot be written; the line names it.
     """
     staged: dict[Path, Path] = {}
     path = Path()
@@ -74,10 +68,7 @@ def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True
     An error names the configuration's ``key``; without ``keep``, a folder that was created does not stay. Where several
     processes write into one folder it has to stay: one must not remove it while another is about to write.
 
-    Raises
-    ------
-    OutputError
-        Nothing that was created is left then.
+    Raises OutputError; nothing that was created is left then.
     """
     created = missing_folders(folder)
     probe = folder / f".probe.{os.getpid()}"
@@ -96,21 +87,10 @@ def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True
 
 
 def read_input(path: Path, name: str, error: type[FinflowError], wanted: str = "a file") -> bytes:
-    """Read a file that a user names.
+    """Read a file that a user names; an ``error`` of one line if it does not exist or cannot be read.
 
-    Parameters
-    ----------
-    name
-        Its name in messages, such as the key of the configuration that holds the path.
-    error
-        Class of the error that is raised.
-    wanted
-        Kind of file that a message asks for where the path is a folder.
-
-    Raises
-    ------
-    FinflowError
-        Of the class `error`: one line if the file does not exist or cannot be read.
+    ``name``: its name in messages, such as the key of the configuration that holds the path. ``wanted``: the kind of
+    file that a message asks for where the path is a folder.
     """
     try:
         return path.read_bytes()
@@ -201,10 +181,7 @@ def exclusively(path: Path) -> Iterator[None]:
 def in_use(path: Path, doing: str = "training in") -> Iterator[None]:
     """Lock a file or folder against other processes by a file next to it, which the end of a process unlocks.
 
-    Raises
-    ------
-    OutputError
-        If another process has it, or the lock cannot be written.
+    Raises OutputError if another process has it, or the lock cannot be written.
     """
     lock = path.with_name(f".{path.name}{LOCK}")
     created = missing_folders(lock.parent)
@@ -275,12 +252,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
     A few kilobytes can hold billions of rows of one value, so the rows that its footer declares are counted first.
 
-    Raises
-    ------
-    ValueError
-        If it would.
-    OSError, pyarrow.ArrowException
-        If it cannot be read as Parquet.
+    Raises ValueError if it would; OSError or pyarrow.ArrowException if it cannot be read as Parquet.
     """
     import pandas as pd
     from pyarrow.parquet import read_metadata

@@ -11,10 +11,7 @@ from typing import Any
 def import_path(path: str) -> Any:
     """Import the object at `package.module:Name`; the module may lie in the working folder.
 
-    Raises
-    ------
-    Exception
-        Whatever the module raises; `ImportError` or `AttributeError` where there is no such thing.
+    Raises whatever the module raises; ImportError or AttributeError where there is no such thing.
     """
     module, _, attribute = path.partition(":")
     before = sys.path[:]

@@ -31,10 +31,7 @@ def append_line(path: Path, line: str) -> None:
     a crash left of an earlier line is closed off first, so that it spoils no other; of a line for which the disk has
     not enough room, nothing stays.
 
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
+    Raises OutputError if it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -30,45 +30,22 @@ ROUNDING = 1e-4  # what a solver or single precision may leave; beyond it a stra
 class Backtest:
     """The net result of a strategy, one row a holding period.
 
-    Attributes
-    ----------
-    name
-        Of the strategy, in tables and figures.
-    dates : datetime64[D] (steps,)
-        The bar at which each holding period ends.
-    returns, cash_returns : float64 (steps,)
-        Simple returns, net of costs, and of cash.
-    costs : float64 (steps,)
-        Fraction of wealth paid for the trade that opened each period.
-    turnover : float64 (steps,)
-        Half-sum of absolute trades over K, as a fraction of wealth.
-    weights : float64 (steps, K)
-        Held after the trade, cash last.
-    assets
-        The K names, the last "cash".
-    explanation
-        Learned agents only: "gate" (steps, 5), "experts" (steps, 5, K) and "trade_rate" (steps,); "held" (steps, K) and
-        "reward_state" (steps, 3), as they were observed.
-    refused : bool (steps,), or None
-        Where the account could not pay for the trade and made none; None where that never happened.
-    rewards : float64 (steps,), or None
-        What the objective gives; None where it was not asked, as for an index.
-    bars_per_year
-        Holding periods of a year; by the dates where it is 0.
+    ``explanation``, of learned agents only: "gate" (steps, 5), "experts" (steps, 5, K) and "trade_rate" (steps,);
+    "held" (steps, K) and "reward_state" (steps, 3), as they were observed.
     """
 
-    name: str
-    dates: DateArray
-    returns: FloatArray
-    cash_returns: FloatArray
-    costs: FloatArray
-    turnover: FloatArray
-    weights: FloatArray
-    assets: tuple[str, ...]
+    name: str  # of the strategy, in tables and figures
+    dates: DateArray  # (steps,), the bar at which each holding period ends
+    returns: FloatArray  # (steps,), simple, net of costs
+    cash_returns: FloatArray  # (steps,)
+    costs: FloatArray  # (steps,), fraction of wealth paid for the trade that opened each period
+    turnover: FloatArray  # (steps,), half-sum of absolute trades over K, as a fraction of wealth
+    weights: FloatArray  # (steps, K), held after the trade, cash last
+    assets: tuple[str, ...]  # the K names, the last "cash"
     explanation: Mapping[str, FloatArray] | None = None
-    refused: BoolArray | None = None
-    rewards: FloatArray | None = None
-    bars_per_year: int = 0
+    refused: BoolArray | None = None  # (steps,), where the account could not pay for the trade; None: it always did
+    rewards: FloatArray | None = None  # (steps,), of the objective; None where it was not asked, as for an index
+    bars_per_year: int = 0  # holding periods of a year; by the dates where it is 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bars_per_year", self.bars_per_year or bars_per_year(self.dates))

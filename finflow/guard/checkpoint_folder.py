@@ -92,17 +92,12 @@ class CheckpointWriter:
 
     ``say``: takes each announcement, one line. ``make_durable``: has on the disk what checkpoints refer to; called
     before each of them is written.
-
-    Attributes
-    ----------
-    failure : str or None
-        Why the newest checkpoint is not on the disk.
     """
 
     def __init__(self, folder: CheckpointFolder, say: Callable[[str], None], make_durable: Callable[[], None]) -> None:
         self.folder = folder
         self._make_durable = make_durable
-        self.failure: str | None = None
+        self.failure: str | None = None  # why the newest checkpoint is not on the disk
         self._say = say
         self._waiting: dict[str, Snapshot] = {}
         self._written: int | None = None

@@ -41,12 +41,8 @@ LOWER, ROLLBACK, STOP = "lower", "rollback", "stop"
 class RollbackTriggers:
     """Losses, rewards and KL compared with their thresholds at every check.
 
-    In the strict mode each threshold is compared as it is, and a check beyond one is enough: ``kl > kl_threshold``; a
-    loss over ``loss_spike`` times the mean m of the last ``metric_window_size`` values within their limits; a reward
-    under ``reward_drop`` times it. Where m is negative, rise and drop are of its magnitude:
-    ``m + (loss_spike - 1) |m|`` and ``m - (1 - reward_drop) |m|``. In the robust mode the limits are multiples of what
-    is usual in the training, by medians and deviations, which grow with the threshold, and two checks in a row are
-    needed. ``windows`` has the recent values of each signal, ``suspects`` the checks in a row beyond its limit.
+    The limits of the modes ``strict`` and ``robust``: docs/reference/guard.md, Thresholds of a rollback. ``windows``
+    has the recent values of each signal, ``suspects`` the checks in a row beyond its limit.
     """
 
     SAVED = ("windows", "suspects")

@@ -210,23 +210,13 @@ class ScoredValidation(NamedTuple):
 
 
 class RewardHackingMonitor:
-    """Validations of the online phase so far, and the reasons that they give to stop it.
-
-    Attributes
-    ----------
-    reference : ScoredValidation or None
-        That of the reference policy.
-    hits : int
-        Validations in a row at which the score rose while Sharpe ratio and utility fell.
-    reasons : list of str
-        To stop the training, by the last validation; one sentence each.
-    """
+    """Validations of the online phase so far, and the reasons that they give to stop it."""
 
     def __init__(self) -> None:
         self.validations: list[ScoredValidation] = []
-        self.reference: ScoredValidation | None = None
-        self.hits = 0
-        self.reasons: list[str] = []
+        self.reference: ScoredValidation | None = None  # of the reference policy
+        self.hits = 0  # validations in a row at which the score rose while Sharpe ratio and utility fell
+        self.reasons: list[str] = []  # to stop the training, by the last validation; one sentence each
 
     @property
     def correlation(self) -> float:

@@ -263,19 +263,7 @@ def _array(values: Tensor | ArrayLike) -> FloatArray:
 
 
 class GuardState:
-    """State of the guard in a training, saved and resumed with it: monitor, snapshots, figures since the last check.
-
-    Attributes
-    ----------
-    hacking : RewardHackingMonitor or None
-        With objectives.reward = preference.
-    block : dict of list
-        Losses and rewards since the last check.
-    score : float or None
-        Last validation value, by which the best snapshot is chosen.
-    pending : list of dict
-        Alarms that the next update responds to.
-    """
+    """State of the guard in a training, saved and resumed with it: monitor, snapshots, figures since the last check."""
 
     def __init__(self, config: Config) -> None:
         guard = config.guard
@@ -285,9 +273,9 @@ class GuardState:
         self.SAVED = ("monitor", "block", "score", "pending", *(("hacking",) if watched else ()))
         self.monitor = StabilityMonitor(guard.stability, config.bcell.gamma)
         self.manager = RollbackManager(guard.rollback)
-        self.block: dict[str, list[float]] = {}
-        self.score: float | None = None
-        self.pending: list[dict[str, Any]] = []
+        self.block: dict[str, list[float]] = {}  # losses and rewards since the last check
+        self.score: float | None = None  # last validation value, by which the best snapshot is chosen
+        self.pending: list[dict[str, Any]] = []  # alarms that the next update responds to
 
     def note(self, name: str, value: float) -> None:
         self.block.setdefault(name, []).append(value)

@@ -34,23 +34,13 @@ _CASH = "cash"
 
 @dataclass(frozen=True)
 class ImportedDecisions:
-    """Decisions of a file up to the end of the training window.
-
-    Attributes
-    ----------
-    bar : int array, (n,)
-        The last bar known at each decision, ascending.
-    weights : float array, (n, K)
-        On the simplex, cash last.
-    later, earlier : int
-        Rows dated after the training window, of which only the dates were read, and before the first bar.
-    """
+    """Decisions of a file up to the end of the training window."""
 
     file: str
-    bar: IntArray
-    weights: FloatArray
-    later: int
-    earlier: int
+    bar: IntArray  # (n,), the last bar known at each decision, ascending
+    weights: FloatArray  # (n, K), on the simplex, cash last
+    later: int  # rows dated after the training window, of which only the dates were read
+    earlier: int  # rows dated before the first bar
 
     @property
     def sha256(self) -> str:
@@ -61,10 +51,8 @@ class ImportedDecisions:
 def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecisions:
     """Read a CSV file of dates and weights up to a training window that ends at ``end``; of later rows only the date.
 
-    The first column is ``date`` (YYYY-MM-DD), then one an asset by its name, and ``cash`` if wanted; an asset without a
-    column has weight 0, and cash without one is the remainder. A date that is not a bar counts as the bar before it.
-    Nothing is guessed or repaired, but a sum within 0.001 of one is divided out. A ConfigError for a mistake, with its
-    line.
+    The columns are those of docs/reference/offline.md, Decisions of your own. Nothing is guessed or repaired, but a sum
+    within 0.001 of one is divided out. A ConfigError for a mistake, with its line.
     """
     text = read_text_input(path, "offline.decisions", ConfigError, "a CSV file")
     try:

@@ -98,12 +98,9 @@ def split_pairs(pairs: PairTensors, seed: int) -> PairSplit:
 def fit_model(pairs: PairTensors, fitted: Rows, calibration: Rows, shape: NetworkShape, seed: int) -> RewardModel:
     """Fit an ensemble to some pairs, with early stopping and calibration on others.
 
-    The part that is linear in the outcomes is fitted first, alone, by maximum likelihood, and again with the share of
-    mistakes from the calibration, which limits the pull of clear cases with reversed answers. Early stopping or decay
-    would leave the weights of correlated outcomes, such as losses and squared returns, in a wrong proportion, which
-    predicts answers no worse and is a wrong attitude to risk. Then the whole model is trained, with early stopping on
-    the calibration pairs. Members share the linear part, differ in the initial parameters of the rest, and see the
-    same batches (Lakshminarayanan et al. 2017).
+    The part that is linear in the outcomes is fitted first, and again with the share of mistakes from the calibration,
+    which limits the pull of clear cases with reversed answers; then the whole model (docs/reference/preferences.md,
+    Reward model). Members share the linear part (Lakshminarayanan et al. 2017).
     """
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
     model = RewardModel(shape, MEMBERS, pairs.units(fitted), generator)
@@ -200,8 +197,7 @@ def probability(lead: FloatArray, mistakes: float) -> FloatArray:
 def fitted_link(lead: Tensor, targets: Tensor) -> tuple[float, float]:
     """Temperature, 0.01 to 100, and share of mistakes that make answers most likely.
 
-    By temperature alone a judge who errs now and then seems unsure of clear cases, so the lapse rate of psychometric
-    functions is fitted too. ``lead`` (pairs,) are the log odds at a temperature of 1.
+    ``lead`` (pairs,) are the log odds at a temperature of 1.
     """
     from scipy.optimize import minimize_scalar
 
@@ -311,8 +307,7 @@ def learn_model(pairs: PairTensors, shape: NetworkShape, seed: int) -> tuple[Rew
     """Split pairs, fit a reward model, and judge it.
 
     Figures are of the model as calibrated on the calibration pairs alone. The returned model has its temperature and
-    share of mistakes from every pair that it did not learn from, which are three times as many: with few pairs these
-    two numbers are the main error of predicted probabilities.
+    share of mistakes from every pair that it did not learn from.
 
     Raises FinflowError if there are too few pairs.
     """

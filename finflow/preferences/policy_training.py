@@ -40,10 +40,8 @@ def segment_density(
     Returns their sums over the decisions of the first and the second segments, (2, pairs) in double precision, and the
     mean KL of the same decisions from a reference, per free dimension; 0 without one.
 
-    The density is the policy's exact one, logistic-normal, at the weights right after the trade, smoothed into the
-    interior of the simplex as the aims of behaviour are: else what is hardly held would decide every pair. The policy
-    sees the market and the portfolio that the segment held; the state of the built-in reward, which a preference is not
-    about, is zero.
+    What the policy observes, and how weights are smoothed: docs/reference/preferences.md, Learning without a reward
+    model.
     """
     rows, owner = pairs.decisions_of(chosen)
     bars, place = torch.unique(pairs.bars[rows], return_inverse=True)

@@ -1,9 +1,7 @@
 """Reward model: the score of one decision and what its bar brought, its file, and the score as a reward.
 
-A segment's score is the sum over its decisions: so it can be paid as a reward of every decision. The market is read by
-the agent's own encoder and portfolios by its head, as critics do it; beside them the model sees the return, the
-turnover and the cost. Outcomes are read linearly as well, and all else begins at zero: utilities such as mean less
-variance are linear in them.
+A segment's score is the sum over its decisions: so it can be paid as a reward of every decision. Outcomes are read
+linearly as well, and all else begins at zero: utilities such as mean less variance are linear in them.
 """
 
 from __future__ import annotations
@@ -146,9 +144,6 @@ PREFERENCE = "preference"  # its name in the configuration
 
 class PreferenceReward:
     """Reward of one decision by a reward model from a file: a segment's rewards sum to its score.
-
-    A training learns from it as ``objectives.reward=preference`` with ``objectives.preference.model=FILE``. Several
-    models in one sum are rewards of a user's own: ``Desk = PreferenceReward("model.safetensors")``, ``module:Desk``.
 
     Raises CheckpointError if the file is missing, damaged, or holds no reward model of `--mode prefer --learn`.
     """

@@ -44,26 +44,16 @@ _DUST = 1e-6  # weights below this are what a solver leaves of zero
 
 
 class Rolling(ABC):
-    """A rule that is fitted at every `rebalance_every`-th decision, on the last `lookback` simple returns.
-
-    Attributes
-    ----------
-    leaves_cash : bool
-        True where weights that sum to less than one are meant: cash takes the rest.
-    of_a_year : bool
-        True where a fit uses the returns of a year, of bars of any length, in place of the last `lookback`.
-    memo : mutable mapping, optional
-        Fits made before.
-    """
+    """A rule that is fitted at every `rebalance_every`-th decision, on the last `lookback` simple returns."""
 
     name = "rolling"
-    leaves_cash = False
-    of_a_year = False
+    leaves_cash = False  # true where weights that sum to less than one are meant: cash takes the rest
+    of_a_year = False  # true where a fit uses a year's returns, of bars of any length, in place of the last `lookback`
 
     def __init__(self, rebalance_every: int = 21, lookback: int = 252) -> None:
         self.rebalance_every = rebalance_every
         self.lookback = lookback
-        self.memo: Memo | None = None
+        self.memo: Memo | None = None  # fits made before
 
     def decide(self, information: Information) -> FloatArray:
         if information.step % self.rebalance_every != 0:

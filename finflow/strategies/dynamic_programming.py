@@ -119,19 +119,11 @@ class _Grid:
 
 @dataclass(frozen=True, eq=False)
 class TradingRule:
-    """Targets from belief and weights held: the best of those considered, or no trade where that is better.
-
-    Attributes
-    ----------
-    candidates : float64 (T, K)
-        Weights that may be targets; the grid's nodes first.
-    values : float64 (T, B)
-        Expected log growth to come of a portfolio that holds a candidate, before the cost of trading to it.
-    """
+    """Targets from belief and weights held: the best of those considered, or no trade where that is better."""
 
     beliefs: FloatArray
-    candidates: FloatArray
-    values: FloatArray
+    candidates: FloatArray  # (T, K), weights that may be targets; the grid's nodes first
+    values: FloatArray  # (T, B), expected log growth to come of who holds a candidate, before the cost of trading to it
     grid: _Grid
     rate: float
 

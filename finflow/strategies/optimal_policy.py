@@ -64,19 +64,11 @@ class OptimalPolicy:
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """The optimal policy of a market and its expected utility.
-
-    Attributes
-    ----------
-    utility : float
-        Expected log growth a bar, costs paid, in the long run.
-    method : str
-        How it was found, in words.
-    """
+    """The optimal policy of a market and its expected utility."""
 
     policy: OptimalPolicy
-    utility: float
-    method: str
+    utility: float  # expected log growth a bar, costs paid, in the long run
+    method: str  # how it was found, in words
 
     def examples(self, assets: Sequence[str]) -> dict[str, str]:
         """The policy in words: its targets for an account in equal weights, over the range of the belief."""

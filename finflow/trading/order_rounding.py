@@ -1,14 +1,9 @@
 """Whole lots for a target: the affordable plan that comes nearest to it in money, by integer programming.
 
-For each asset the number of lots traded is chosen so that
-
-    sum_i |p_i n_i - v_i| + cost(n)
-
-is least, where ``n_i`` are the shares held afterwards, ``p_i`` prices, ``v_i`` the money that the target has in the
-asset after costs, and the plan leaves at least the reserve in cash once its costs are paid. Costs are those of the
-ledger's models. They are convex in the size of a trade, but for a minimum commission, which is due with the first lot:
-so a mixed-integer linear program with tangents to the costs and a switch for each trade has them from below, and
-tangents are added where a solution trades until it prices itself exactly.
+What is minimised: docs/guide/decide.md, Orders in whole lots. Costs are those of the ledger's models. They are convex
+in the size of a trade, but for a minimum commission, which is due with the first lot: so a mixed-integer linear program
+with tangents to the costs and a switch for each trade has them from below, and tangents are added where a solution
+trades until it prices itself exactly.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 
 from finflow.arrays import FloatArray
 from finflow.evaluation.page.drawing import BLUE, LIGHT_GREY, TIMES, Rendered, date_axis, legend_of_figure, render
-from finflow.evaluation.page.page_numbers import Number, Shown, about, schema_of
+from finflow.evaluation.page.page_numbers import Number, Shown, about
 from finflow.evaluation.page.section import ROW, Section, columns_of, figure_section, make_table
 from finflow.evaluation.page.whole_page import Headline, Page, Tile
 from finflow.market.panel import MarketPanel
@@ -130,11 +130,6 @@ class PaperNumbers:
     told: Annotated[bool, about("True where the band leaves out an account that has earned nothing.")]
     told_from: Annotated[int | None, about("Returns after which it should, or does; null where it never does.")]
     days: Annotated[list[PaperDay], about("Every evening since the first fill.")]
-
-
-def paper_schema() -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of `paper.json`."""
-    return schema_of(PaperNumbers, "paper.json of finflow")
 
 
 def paper_numbers(

@@ -157,10 +157,8 @@ def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, con
 def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named: bool) -> Check:
     """Hold the universe to the tickers of the run's data, where they are known, unless the command names its own.
 
-    A ticker that ended before the bar ``since`` was part of the run's history. The day of a last price is that of the
-    last one in the data, not of a bar that carries it on (`market.max_gap`).
-
-    Raises MarketError: For the first ticker that has no price any more.
+    A ticker that ended before the bar ``since`` was part of the run's history. Raises MarketError for the first one
+    that has no price any more.
     """
     left_out = [name for name in expected if name not in panel.assets]
     gone = {name: "is not in the data any more" for name in left_out if not named}

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.page.page_numbers import schema_of
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import EqualWeight
 from finflow.trading.live_market import load_trading_agents
-from finflow.trading.paper_page import ALPHA, Expectation, paper_numbers, paper_page, paper_schema, variance_ratio
+from finflow.trading.paper_page import ALPHA, Expectation, PaperNumbers, paper_numbers, paper_page, variance_ratio
 from finflow.training.data.training_data import prepare
 from tests.conftest import Page, check_numbers
 from tests.trading.conftest import Trained
@@ -27,7 +28,7 @@ def test_the_page_agrees_with_its_numbers(trained: Trained) -> None:
     assert trained.paper("--from", FIRST, "--until", UNTIL) == 0
     folder = trained.run / "trading" / "paper" / FIRST
     content = json.loads((folder / "paper.json").read_text("utf-8"))
-    jsonschema.validate(content, paper_schema())
+    jsonschema.validate(content, schema_of(PaperNumbers, "paper.json"))
     assert check_numbers(Page((folder / "paper.html").read_text("utf-8")), content) > 20
     growth = np.prod([1.0 + (day["simple_return"] or 0.0) for day in content["days"]])
     assert content["total_return"] == pytest.approx(growth - 1.0)

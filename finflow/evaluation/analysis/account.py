@@ -98,16 +98,12 @@ def _last_prices(process: DecisionProcess, rows: slice) -> FloatArray:
 class TaxedAccount(NamedTuple):
     """An account that pays tax.
 
-    Attributes
-    ----------
-    wealth : float64 (steps + 1,)
-        In money, at each bar from the first fill on, before that bar's trade and tax; the last after the last tax.
-    paid : mapping of int to float
-        Year -> tax on its gains and interest, in money.
+    ``wealth`` (steps + 1,) is at each bar from the first fill on, before that bar's trade and tax; the last after the
+    last tax.
     """
 
-    wealth: FloatArray
-    paid: dict[int, float]
+    wealth: FloatArray  # in money
+    paid: dict[int, float]  # year -> tax on its gains and interest, in money
 
 
 def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxConfig) -> TaxedAccount:

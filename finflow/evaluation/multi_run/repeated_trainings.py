@@ -60,22 +60,12 @@ class WindowResult:
 
 @dataclass(frozen=True)
 class ProtocolPaths:
-    """Data of a protocol's section.
-
-    Attributes
-    ----------
-    judged
-        Every training in every one of its windows.
-    others
-        Strategies that the agents are compared with, equal weight first: by window, in the same order.
-    settings
-        Settings that cut the bars, to be printed.
-    """
+    """Data of a protocol's section."""
 
     name: str
-    judged: tuple[WindowResult, ...]
-    others: tuple[tuple[Backtest, ...], ...]
-    settings: Mapping[str, float]
+    judged: tuple[WindowResult, ...]  # every training in every one of its windows
+    others: tuple[tuple[Backtest, ...], ...]  # that agents are compared with, equal weight first: by window, in order
+    settings: Mapping[str, float]  # that cut the bars, to be printed
 
     @cached_property
     def agents(self) -> tuple[Backtest, ...]:

@@ -26,31 +26,15 @@ _TERMINAL = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """One number or text of a table or sentence.
+    """One number or text of a table or sentence."""
 
-    Attributes
-    ----------
-    path
-        Keys from the section's numbers to this one; none where the interval stands alone.
-    unit
-        A key of `UNITS`: "%", "×", "" for a plain number, "bp", "," for a large one, "years" for a number of days.
-    decimals
-        Digits after the point; with the unit "g" all digits.
-    error
-        Keys to a standard error that is shown with it.
-    plus, keep_sign
-        Show a sign where the number is positive, or rounds to zero.
-    bounds
-        Keys to an interval that is shown below it: a mapping with ``low`` and ``high``, a list of two, or None.
-    """
-
-    path: Path
-    unit: str = ""
-    decimals: int = 2
-    error: Path | None = None
-    plus: bool = False
-    bounds: Path | None = None
-    keep_sign: bool = False
+    path: Path  # keys from the section's numbers to this one; none where the interval stands alone
+    unit: str = ""  # a key of `UNITS`; "" for a plain number, "," for a large one, "years" for a number of days
+    decimals: int = 2  # digits after the point; with the unit "g" all digits
+    error: Path | None = None  # keys to a standard error that is shown with it
+    plus: bool = False  # show a sign where the number is positive
+    bounds: Path | None = None  # keys to an interval shown below it: a mapping with ``low`` and ``high``, or a pair
+    keep_sign: bool = False  # show a sign where the number rounds to zero
 
 
 Sentence = str | tuple[str | Cell, ...]
@@ -151,38 +135,22 @@ class ShownNumber(NamedTuple):
 class Section:
     """A part of a page.
 
-    Attributes
-    ----------
-    key
-        Anchor on the page, and key of the numbers in its document.
-    numbers
-        What the document has under the key, kept as `plain` makes it; None where cells name places in the whole of it.
-    words, notes
-        Sentences before and after figures and tables; one with numbers in it is a sequence of texts and cells.
-    facts
-        Name -> text, as a list of terms.
-    links
-        Files beside the page.
-    short
-        Title in the contents, where it is not the heading; None for a section that is not listed there.
-    more
-        Tables that are unfolded by a click.
-    folded
-        The whole section is unfolded by a click on its title.
+    ``numbers`` are what the document has under the key, kept as `plain` makes it; None where cells name places in the
+    whole of it. A sentence with numbers in it is a sequence of texts and cells.
     """
 
-    key: str
+    key: str  # anchor on the page, and key of the numbers in its document
     title: str
     numbers: Mapping[str, object] | None = None
     tables: tuple[Table, ...] = ()
     figures: tuple[Rendered, ...] = ()
-    words: tuple[Sentence, ...] = ()
-    notes: tuple[Sentence, ...] = ()
-    facts: Mapping[str, str] | None = None
-    links: tuple[str, ...] = ()
-    short: str | None = ""
-    more: tuple[Table, ...] = ()
-    folded: bool = False
+    words: tuple[Sentence, ...] = ()  # before figures and tables
+    notes: tuple[Sentence, ...] = ()  # after them
+    facts: Mapping[str, str] | None = None  # name -> text, as a list of terms
+    links: tuple[str, ...] = ()  # files beside the page
+    short: str | None = ""  # title in the contents, where it is not the heading; None where it is not listed there
+    more: tuple[Table, ...] = ()  # that are unfolded by a click
+    folded: bool = False  # the whole section is unfolded by a click on its title
 
     def __post_init__(self) -> None:
         """Make JSON values of the numbers."""

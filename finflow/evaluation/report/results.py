@@ -86,47 +86,25 @@ class Report(TypedDict):
 
 @dataclass(frozen=True)
 class ReportData:
-    """Data of a report.
-
-    Attributes
-    ----------
-    agent
-        The strategy that is judged: a trained agent, or any other.
-    strategies, experts
-        Strategies that it is compared with, over the same days, and its experts, each deciding alone.
-    training
-        Rows that training logged; may be empty. See `figures.training` for the columns that are drawn.
-    facts, notes
-        Provenance and settings to print, in this order, and limits of the data, a sentence each.
-    tries
-        Tries on the panel so far.
-    in_ledger
-        False where the judged days lie before the test window, whose readings alone the ledger has.
-    patient
-        Equal weight rebalanced once a month, over the same days, for the verdict.
-    unjudged
-        Reason why there is no verdict; empty where there is one.
-    events
-        Events of the guard in training: rows with ``update``, ``phase``, ``level`` and ``message``; None where
-        nothing is known of a training.
-    """
+    """Data of a report."""
 
     title: str
-    agent: Backtest
-    strategies: tuple[Backtest, ...]
+    agent: Backtest  # the strategy that is judged: a trained agent, or any other
+    strategies: tuple[Backtest, ...]  # that it is compared with, over the same days
     resampling: Resampling
     cvar_alpha: float
-    training: pd.DataFrame
-    facts: Mapping[str, object]
-    notes: tuple[str, ...] = ()
+    training: pd.DataFrame  # rows that training logged; may be empty; `figures.training` says which columns are drawn
+    facts: Mapping[str, object]  # provenance and settings to print, in this order
+    notes: tuple[str, ...] = ()  # limits of the data, a sentence each
     optimum: KnownOptimum | None = None
-    experts: tuple[Backtest, ...] = ()
+    experts: tuple[Backtest, ...] = ()  # of the agent, each deciding alone
     sections: tuple[Section, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
-    tries: Tries = field(default_factory=Tries)
-    in_ledger: bool = True
-    patient: Backtest | None = None
-    unjudged: str = ""
+    tries: Tries = field(default_factory=Tries)  # on the panel so far
+    in_ledger: bool = True  # false where the judged days lie before the test window, whose readings alone it has
+    patient: Backtest | None = None  # equal weight rebalanced once a month, over the same days, for the verdict
+    unjudged: str = ""  # reason why there is no verdict; empty where there is one
+    #: Of the guard in training, with ``update``, ``phase``, ``level`` and ``message``; None: nothing is known of one.
     events: tuple[Mapping[str, object], ...] | None = None
 
     @property
@@ -146,23 +124,13 @@ class ReportData:
 
 @dataclass(frozen=True)
 class Results:
-    """The data of a report, and what its page says of them; None for what could not be computed.
-
-    Attributes
-    ----------
-    numbers
-        Content of `metrics.json` but for the sections; no times of day and no paths.
-    difference
-        Sharpe ratio of the agent less that of equal weight; None without a comparison.
-    overfitting
-        Of choosing the best of all strategies by Sharpe ratio.
-    """
+    """The data of a report, and what its page says of them; None for what could not be computed."""
 
     data: ReportData
-    numbers: dict[str, Any]
-    difference: SharpeDifference | None
+    numbers: dict[str, Any]  # content of `metrics.json` but for the sections; no times of day and no paths
+    difference: SharpeDifference | None  # Sharpe ratio of the agent less that of equal weight
     verdict: Verdict | None
-    overfitting: Overfitting | None
+    overfitting: Overfitting | None  # of choosing the best of all strategies by Sharpe ratio
 
 
 def compute_results(data: ReportData) -> Results:

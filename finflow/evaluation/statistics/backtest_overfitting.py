@@ -55,23 +55,16 @@ SHRINKAGE = 3.0
 
 @dataclass(frozen=True)
 class Overfitting:
-    """The result of CSCV.
+    """The result of CSCV, with the Sharpe ratios (a bar) of the strategy that was best in sample.
 
-    Attributes
-    ----------
-    logits : float64 (choices,)
-        ln(w / (1 - w)), w = rank / (N + 1) of the chosen strategy out of sample; at or under 0: below the middle.
-    inside, outside : float64 (choices,)
-        Sharpe ratio (a bar) of the strategy that was best in sample, in sample and out of sample.
-    blocks, days
-        How the last days were cut.
+    ``logits`` are ln(w / (1 - w)), w = rank / (N + 1) of that strategy out of sample; at or under 0: below the middle.
     """
 
-    logits: FloatArray
-    inside: FloatArray
-    outside: FloatArray
+    logits: FloatArray  # (choices,)
+    inside: FloatArray  # (choices,), in sample
+    outside: FloatArray  # (choices,), out of sample
     blocks: int
-    days: int
+    days: int  # that were cut, the last ones
 
     @property
     def pbo(self) -> float:
@@ -282,26 +275,13 @@ def _sharpe(sums: FloatArray, squares: FloatArray, centre: FloatArray, count: in
 
 
 class BlendChoice(NamedTuple):
-    """Choice among candidates by their gains out of sample.
-
-    Attributes
-    ----------
-    gain : float
-        Mean over bars of what is gained over the reference, costs paid.
-    t_statistic : float
-        Of the gain, its error robust to autocorrelation, less what the best of as many candidates without any gain
-        would show on average.
-    selection : float
-        That allowance, in the same units.
-    confidence : float
-        Share of the candidate that the evidence justifies, in 0..1.
-    """
+    """Choice among candidates by their gains out of sample."""
 
     candidate: int
-    gain: float
-    t_statistic: float
-    selection: float
-    confidence: float
+    gain: float  # mean over bars of what is gained over the reference, costs paid
+    t_statistic: float  # of the gain, its error robust to autocorrelation, less `selection`
+    selection: float  # what the best of as many candidates without any gain would show on average, as a t statistic
+    confidence: float  # share of the candidate that the evidence justifies, in 0..1
 
 
 def shrunk(t_statistic: float) -> float:

@@ -209,35 +209,19 @@ FILE = "readings.jsonl"
 
 @dataclass(frozen=True)
 class Reading:
-    """One final evaluation.
+    """One final evaluation."""
 
-    Attributes
-    ----------
-    panel
-        SHA-256 of the panel whose test window was read.
-    judged
-        The hash of a policy's weights, or of a rule's name and settings.
-    configuration, configurations
-        Hash of the configuration, and how many it was chosen among, as it says.
-    active_sharpe
-        Sharpe ratio of its return over equal weight's, a bar; None where there was none, or no figure was shown.
-    leak
-        Reason why an audit found that what is judged looks ahead; such a line is no reading.
-    date
-        In UTC (ISO 8601).
-    """
-
-    panel: str
-    judged: str
+    panel: str  # SHA-256 of the panel whose test window was read
+    judged: str  # the hash of a policy's weights, or of a rule's name and settings
     name: str
     compared: tuple[str, ...]
-    configuration: str
-    configurations: int
+    configuration: str  # its hash
+    configurations: int  # how many it was chosen among, as it says
     window: tuple[str, str]
-    active_sharpe: float | None
+    active_sharpe: float | None  # of its return over equal weight's, a bar; None: there was none, or none was shown
     run: str
-    date: str
-    leak: str = ""
+    date: str  # in UTC (ISO 8601)
+    leak: str = ""  # reason why an audit found that what is judged looks ahead; such a line is no reading
 
 
 _READING = TypeAdapter(Reading)
@@ -245,25 +229,13 @@ _READING = TypeAdapter(Reading)
 
 @dataclass(frozen=True)
 class Tries:
-    """Number of tries, and their Sharpe ratios, for the deflated Sharpe ratio.
+    """Number of tries, and their Sharpe ratios, for the deflated Sharpe ratio."""
 
-    Attributes
-    ----------
-    configurations
-        Those that the judged one was chosen among, itself included.
-    others
-        Other strategies or agents whose readings of the same panel's test window are on file.
-    sharpes, names
-        Active Sharpe ratios (a bar) of the others, as far as they are known and no audit found a leak; their names.
-    leaks
-        Others that an audit found to look ahead, each with the reason: they count, and their ratios do not.
-    """
-
-    configurations: int = 1
-    others: int = 0
-    sharpes: tuple[float, ...] = ()
-    names: tuple[str, ...] = ()
-    leaks: tuple[str, ...] = ()
+    configurations: int = 1  # that the judged one was chosen among, itself included
+    others: int = 0  # strategies or agents whose readings of the same panel's test window are on file
+    sharpes: tuple[float, ...] = ()  # active, a bar, of the others, as far as known and no audit found a leak
+    names: tuple[str, ...] = ()  # of those
+    leaks: tuple[str, ...] = ()  # others that look ahead, each with the reason: they count, and their ratios do not
 
     def dominating(self, own: float) -> tuple[str, float] | None:
         """Name and ratio (a bar) of the try without which the variance would be less than half; None without one."""

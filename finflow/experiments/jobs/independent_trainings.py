@@ -43,24 +43,14 @@ NOT_SENT = "checkpoint_[0-9]*"  # numbered checkpoints of a node: the latest and
 
 @dataclass(frozen=True)
 class Training:
-    """One independent training.
-
-    Attributes
-    ----------
-    market : str
-        Name of its panel among several.
-    fold : Fold, optional
-        Pieces of the panel that it may see; all of the panel, split by date, when left out.
-    warm_start : Path, optional
-        Checkpoint whose networks go on learning online in its market, in place of an offline phase.
-    """
+    """One independent training."""
 
     name: str
     folder: Path
     config: Config
-    market: str = ""
-    fold: Fold | None = None
-    warm_start: Path | None = None
+    market: str = ""  # name of its panel among several
+    fold: Fold | None = None  # pieces of the panel that it may see; all of it, split by date, when left out
+    warm_start: Path | None = None  # checkpoint whose networks go on learning online here, with no offline phase
 
     def training_data(self, panel: MarketPanel) -> TrainingData:
         if self.fold is None:

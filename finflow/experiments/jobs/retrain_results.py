@@ -90,12 +90,9 @@ def retrain_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ReplacementRule:
-    """Rule that replaces an agent.
+    """Rule that replaces an agent, in its comparison of this number: docs/guide/retrain.md, The rule.
 
-    The new agent replaces the old one where the lower bound of its lead in the Sharpe ratio exceeds the margin. The
-    chance that the bound exceeds it without cause is ``(1 - confidence) / (k (k + 1))`` in the k-th comparison of an
-    agent. These chances sum to ``1 - confidence`` over all comparisons that there can be. The margin is in Sharpe ratio
-    a year.
+    The margin is in Sharpe ratio a year.
     """
 
     confidence: float

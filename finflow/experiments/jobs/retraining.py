@@ -1,9 +1,6 @@
 """`--mode retrain`: an agent trained further on the newest prices, which replaces the old one where it is shown better.
 
-Walk-forward over the bars that the old agent has not seen: for each fold a retraining on what comes before it, begun
-with the old agent's networks, is compared with the old agent. All evaluated bars come after the last bar that the old
-agent was trained on or chosen by, and `purge` bars after the last bar of their fold's retraining. Where the comparison
-says "replace", the agent that is to replace it is trained on the newest window. The old run is only read.
+Walk-forward over the bars that the old agent has not seen: docs/guide/retrain.md. The old run is only read.
 """
 
 from __future__ import annotations

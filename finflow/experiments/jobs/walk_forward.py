@@ -1,10 +1,7 @@
 """Walk-forward and combinatorial folds: the bars that a training may see, and the windows that it is judged on.
 
-Protocols, searches and retrainings train and judge by these folds. The cuts of protocols are skfolio's (`WalkForward`,
-`CombinatorialPurgedCV`), of the bars before the test window. A fold's training has only the pieces of the market that
-lie outside its evaluated windows and the embargo after them. On both sides of an evaluated window, `purge` bars are not
-learned from: those before it are not seen at all, those after it only begin the history of later features, which
-therefore hold no price of the window.
+Protocols, searches and retrainings train and judge by these folds. The cuts of protocols are skfolio's, of the bars
+before the test window; what a fold may see on either side of an evaluated window: docs/guide/protocols.md.
 """
 
 from __future__ import annotations
@@ -38,25 +35,13 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Fold:
-    """One training of a protocol, and what it is evaluated on; bars are those of the panel before the test window.
-
-    Attributes
-    ----------
-    pieces : tuple of range
-        What its training may see.
-    validation : int
-        How many of the last bars of the pieces are for choosing a checkpoint.
-    tests : tuple of range
-        Windows that it is evaluated on.
-    paths : tuple of int
-        For each of them, the path that it belongs to.
-    """
+    """One training of a protocol, and what it is evaluated on; bars are those of the panel before the test window."""
 
     number: int
-    pieces: tuple[range, ...]
-    validation: int
-    tests: tuple[range, ...]
-    paths: tuple[int, ...] = (0,)
+    pieces: tuple[range, ...]  # what its training may see
+    validation: int  # how many of the last bars of the pieces are for choosing a checkpoint
+    tests: tuple[range, ...]  # windows that it is evaluated on
+    paths: tuple[int, ...] = (0,)  # for each of them, the path that it belongs to
 
     def training_data(self, panel: MarketPanel, config: Config, features: Features | None = None) -> TrainingData:
         """The market of its training, which lacks what it is evaluated on."""

@@ -51,18 +51,7 @@ class _Wanted:
 def read_prices(
     path: Path, kind: str, wanted: Collection[str] | None, auto_adjust: bool, dividends: bool = False
 ) -> SourcePrices:
-    """Read a file of prices, or a folder of such files.
-
-    =========================  ==================================================================================
-    file, one column an asset  Date and one column of closes an asset
-    file, two lines of names   fields by assets, as yfinance's own frames are written (Price and Ticker)
-    file, one row an asset     Date, a column Ticker, Symbol, Asset (tic, code, ...), Close and perhaps Open, ...
-    folder, one file a field   close.csv, and perhaps open.csv, ..., each with one column an asset
-    folder, one file an asset  AAPL.csv, ..., each with Date, Close and perhaps Open, High, Low, Volume
-    =========================  ==================================================================================
-
-    Case in the names of fields does not count, and other columns of files with fields are passed over. Rows of the
-    layouts with one asset a row or a file may come in any order; in the others dates must ascend.
+    """Read a file of prices, or a folder of such files; their layouts: docs/reference/market.md, CSV and Parquet.
 
     Parameters
     ----------

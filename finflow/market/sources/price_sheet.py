@@ -76,11 +76,9 @@ def plain_name(name: str) -> str:
 def read_sheet(path: Path, kind: str, key: str = "market.path") -> PriceSheet:
     """Read a file of the kind "csv" or "parquet" that a ``key`` of the configuration names.
 
-    The dates are the column called Date, Datetime or Timestamp, or else the first one (of Parquet the index, where it
-    holds anything but integers). In a CSV file an empty cell (or NA, NaN, null) is a missing number, else a cell must
-    be a number; separators and decimal marks are those that its lines show (`number_marks`). Two lines of column names
-    are read if one has fields and the other assets.
-    `MarketError` is one line that names the file, and line and column where there is one.
+    In a CSV file an empty cell (or NA, NaN, null) is a missing number, else a cell must be a number. Of Parquet the
+    dates are the index, where it holds anything but integers. `MarketError` is one line that names the file, and line
+    and column where there is one.
     """
     digest = hashlib.sha256(read_input(path, key, MarketError)).hexdigest()
     return _read_csv(path, digest) if kind == "csv" else _read_parquet(path, digest)

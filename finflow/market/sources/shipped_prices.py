@@ -1,17 +1,8 @@
 """Prices that other packages ship, read without importing the packages, which takes seconds.
 
 skfolio has the embedded ones: 20 stocks of the S&P 500 and the index. linearmodels has monthly portfolios of US stocks
-from Kenneth R. French's data library:
-
-819 months, January 1949 to March 2017, of value-weighted returns with dividends, of stocks of NYSE, AMEX and NASDAQ:
-
-===========================  =========================================================================================
-NoDur ... Other              12 industries
-S1V1 ... S5V5                9 of 25 portfolios sorted by size (1 small, 5 big) and book-to-market (1 low, 5 high)
-S1M1 ... S5M5                9 of 25 sorted by size and by the last year's return without its last month (1 low, 5 high)
-===========================  =========================================================================================
-
-The market, MktRF + RF, is the index; the one-month Treasury bill, RF, is what cash earns.
+(docs/guide/your-data.md): 9 of 25 by size (1 small, 5 big) and book-to-market or past return (1 low, 5 high), value
+weighted, with dividends. The market, MktRF + RF, is the index; the one-month Treasury bill, RF, is what cash earns.
 """
 
 from __future__ import annotations

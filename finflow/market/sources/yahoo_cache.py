@@ -1,8 +1,7 @@
 """Downloaded prices of Yahoo on disk: kept by request and hash, and extended by the bars that have come since.
 
-An extension asks for the last `OVERLAP` stored bars again, with those after them. Where a close of these is another
-than the stored one, Yahoo has restated the prices of that ticker (a dividend or a split): its whole history is fetched
-anew, and the factor is noted. All other stored prices stay as they are, bit for bit.
+An extension asks for the last `OVERLAP` stored bars again, with those after them, and fetches the whole history of a
+ticker whose prices Yahoo has restated: docs/reference/market.md, Yahoo.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 A question shows two paths side by side, without the names of their strategies, which would bias the answer.
 
-The server is bound to 127.0.0.1, for requests of its own page alone. Other pages in the same browser can send requests
-to it too: those by another host name (DNS rebinding) are refused by their Host header, those of another page by Origin,
-and answers need a token that only the page has (cross-site request forgery).
+The server is bound to 127.0.0.1, for requests of its own page alone: those by another host name (DNS rebinding) are
+refused, those of another page, and answers without the page's token (cross-site request forgery).
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Foreknowledge in a configuration: features, a user's own strategies and the agent, held against unknown returns.
 
-Perturbations of the panel find components that read its future. A component with another source of future prices (a
-file, a network, its own code) does not react to the panel, and is found here by how well its answers predict returns.
-
-Files, connections and programs that a user's code opens are seen by an audit hook of the interpreter (PEP 578). A hook
-cannot be taken back, so there is one for the life of the process, set at the first watched call, which returns at once
-unless a call is being watched. Seen is what Python itself opens: what a library opens in compiled code of its own
-(Parquet by pyarrow, HDF5), and memory shared between processes, raise no event.
+A component with another source of future prices than the panel is found by how well its answers predict returns. Files,
+connections and programs that a user's code opens are seen by an audit hook of the interpreter (PEP 578), one for the
+life of the process, set at the first watched call. What neither finds: docs/reference/audit.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The audit of a configuration: no part of it, from the source of the prices to the agent, knows what comes later.
 
-The whole market is probed at a few bars, and short pieces of it bar by bar, because a leak of one bar shows at the bar
-before the change alone: whole months, and days on which something is going on. A piece holds just the history that
-the features need, so that a probe takes milliseconds.
+The whole market is probed at a few bars, and short pieces of it bar by bar: docs/reference/audit.md, Method. A piece
+holds just the history that the features need, so that a probe takes milliseconds.
 """
 
 from __future__ import annotations
@@ -160,11 +159,7 @@ def pieces_of(
 
 
 def single_bars(panel: MarketPanel, split: Split, first: int, lag: int, seed: int) -> list[range]:
-    """A month in each window, drawn, and single days that stand out in training and in the test.
-
-    Those days are the calmest and the wildest month's last, those before the largest moves of the market, up and down,
-    before the longest break, at a turn of the year, and around listings.
-    """
+    """A month in each window, drawn, and single days that stand out in training and in the test."""
     rng = np.random.default_rng([seed, 23])
     ends = (first, split.train_end, split.validation_end, split.test_end - lag - 2)
     windows = [range(max(start, first), stop) for start, stop in pairwise(ends)]

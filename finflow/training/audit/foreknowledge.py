@@ -1,18 +1,9 @@
 """Rank correlation of decisions with returns that were not known yet, and of the same decisions with placebos.
 
-A *view* names, for every decision, how much of each asset is wanted. The decision's *score* is the sum of its sizes
-times the ranks of the outcomes, divided by the most that any order of those outcomes could give: 1 for who knew the
-order, 0 on average for who knew nothing, -1 for who always chose the wrong end. For a view that is itself a rank it is
-Spearman's correlation; for a portfolio of one asset it does not suffer from the ties of the others. Over several
-decisions sums are divided by sums, so large positions count for more.
-
-A lasting tilt (the best asset held for ever) has a score too. What the same decisions score with outcomes of other
-dates is the placebo: its mean is taken off, its spread is the chance that remains. Dates are shifted in a circle, which
-leaves the order of the outcomes, or drawn in blocks, which leaves a month of it.
-
-Some markets are predictable from their past (mean reversion, regimes, drifts), so the limit depends on the market.
-Signals of the past (returns over many horizons) are turned into decisions in the ways that strategies do so, and the
-best of their scores measures the predictability of the market for an honest rule.
+A *view* names, for every decision, how much of each asset is wanted. Its score, the placebos and the limit:
+docs/reference/audit.md, Foreknowledge. Over several decisions sums are divided by sums, so large positions count for
+more. Dates of placebos are shifted in a circle, which leaves the order of the outcomes, or drawn in blocks, which
+leaves a month of it.
 """
 
 from __future__ import annotations

@@ -33,28 +33,17 @@ LEAK, UNSTEADY, FAILED, BEYOND_LIMIT = "LEAK", "NOT REPEATABLE", "FAILED", "BEYO
 class Finding:
     """The finding of one kind of probe in one component.
 
-    Attributes
-    ----------
-    probe : str
-        The kind of shock; or "foreknowledge", or "opened".
-    dates : tuple of datetime64[D]
-        Last dates before the shocks; the first and the last date otherwise.
-    verdict : str
-        "clean", "LEAK", "NOT REPEATABLE" (the same panel twice gave two answers), "FAILED" (it raised), "BEYOND LIMIT"
-        (it scores more than can be known), or "note", which is no fault.
-    difference : float
-        The largest absolute difference; infinite where numbers, shapes or the rows themselves came or went.
-    where : str
-        The first leak: part, date of the row, place in the row, and the last date it was allowed to know.
+    Verdicts are "clean", "LEAK", "NOT REPEATABLE" (the same panel twice gave two answers), "FAILED" (it raised),
+    "BEYOND LIMIT" (it scores more than can be known), or "note", which is no fault.
     """
 
     component: str
-    probe: str
-    dates: tuple[np.datetime64, ...]
+    probe: str  # the kind of shock; or "foreknowledge", or "opened"
+    dates: tuple[np.datetime64, ...]  # the last before the shocks; the first and the last date otherwise
     rows: int
     verdict: str
-    difference: float = 0.0
-    where: str = ""
+    difference: float = 0.0  # the largest; infinite where numbers, shapes or the rows themselves came or went
+    where: str = ""  # the first leak: part, date of the row, place in the row, and the last date it was allowed to know
 
     @property
     def bad(self) -> bool:
@@ -99,23 +88,12 @@ def verdict_of(findings: Sequence[Finding]) -> str | None:
 
 
 class Rows(NamedTuple):
-    """Part of an answer.
+    """Part of an answer."""
 
-    Attributes
-    ----------
-    values : array (rows, ...)
-    bars : int array (rows,)
-        The bar that each row belongs to; a bar may have several rows, or none.
-    lag : int
-        Row i may use bars up to ``bars[i] - lag``.
-    tolerance : float
-        Difference that rounding may leave, relative to values over one. Zero, unless sums vary in order.
-    """
-
-    values: NDArray[Any]
-    bars: IntArray
-    lag: int = 0
-    tolerance: float = 0.0
+    values: NDArray[Any]  # (rows, ...)
+    bars: IntArray  # (rows,), the bar that each row belongs to; a bar may have several rows, or none
+    lag: int = 0  # row i may use bars up to ``bars[i] - lag``
+    tolerance: float = 0.0  # of rounding, relative to values over one; zero, unless sums vary in order
 
     def until(self, end: int) -> Rows:
         kept = self.bars <= end

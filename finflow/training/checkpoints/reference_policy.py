@@ -4,9 +4,8 @@ The KL to the reference is exact (both policies are normal in the same log ratio
 per free dimension of the action, and summed over the decisions of an episode: its mean over decisions times the
 decisions of an episode.
 
-An agent that learned from preferences is a checkpoint's, trained on pairs, in a file of its own: without the state of
-a training, so it can be evaluated, traded and used as a reference like any other, and cannot be trained further. It
-records its training: the method, its settings, the pairs and the agent before.
+An agent that learned from preferences is a checkpoint's, trained on pairs, in a file of its own that cannot be trained
+further: docs/reference/preferences.md, Learning without a reward model.
 
 References
 ----------

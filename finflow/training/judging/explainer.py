@@ -1,10 +1,7 @@
 """Explanation of an agent's decisions: from its networks to the plain tables of an evaluation.
 
-A decision is attributed to the features by integrated gradients (Sundararajan, Taly and Yan 2017; by captum). They
-divide the difference between a decision and that at a baseline among the inputs. The baseline is a market whose every
-feature is at its training mean (zero, in the units that networks read), met with the same weights held. How far the sum
-of the parts misses the difference is the completeness error; steps are doubled until it is small. All runs in double
-precision on the CPU, on a copy of the policy.
+A decision is attributed to the features by integrated gradients (Sundararajan, Taly and Yan 2017; by captum), from a
+baseline: docs/reference/report.md, Why it traded. All runs in double precision on the CPU, on a copy of the policy.
 """
 
 from __future__ import annotations
