@@ -1,4 +1,5 @@
-"""The ledger: growth, trades and their costs. One source of truth for environment, backtest and data.
+"""The ledger: growth, trades and their costs. One source of truth for environment, backtest and data;
+learning has a compiled form of it too, `training.data.fused_rollout`, equal to rounding.
 
 Weights are shares of wealth over K = assets + cash, cash last, long only. NumPy runs everything in batches, and
 torch differentiably too: by the array API, and by methods that the arrays of both have, which cost half as much.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,11 +17,17 @@ from finflow.agent.networks.decision import Blend, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.config import CostsConfig
-from finflow.env.decision_process import DecisionProcess, with_growths
+from finflow.env.decision_process import RUIN, DecisionProcess, with_growths
 from finflow.env.portfolio_state import PortfolioState
+from finflow.env.reward_context import ChosenReward
+from finflow.training.data import rollouts
 from finflow.training.data.fused_rollout import can_follow, follow
+from finflow.training.data.rollouts import as_tensors
+from finflow.training.off_policy.group_update import _followed_steps, _stepped
 from tests.env.conftest import EVERYTHING, build_process, random_prices
 from tests.env.test_torch import LIMITS, made
+from tests.training.off_policy.small_learners import CPU, desk_of
+from tests.training.whole_trainings import Make
 
 ASSETS, MEMBERS, BATCH, HORIZON = 5, 2, 3, 6
 ROWS, K = MEMBERS * BATCH, ASSETS + 1
@@ -49,6 +56,7 @@ class Case:
         bars += len(process.growth) * (np.arange(ROWS) % 2)
         before, now = (state.objective * rng.uniform(0.8, 1.2, (ROWS, 3)) for _ in range(2))
         now[1:, 2] = before[1:, 2] = -rng.random(ROWS - 1) * 0.1
+        now[1, 1] = now[1, 0] ** 2  # a variance under its floor
         parts = {"weights": state.weights, "wealth": state.wealth, "objective": now, "objective_before": before}
         self.state = PortfolioState(bars, **{name: torch.from_numpy(part) for name, part in parts.items()})
         self.noise = torch.from_numpy(rng.standard_normal((HORIZON, ROWS, ASSETS)))
@@ -144,3 +152,48 @@ def test_blends_and_listings_go_step_by_step() -> None:
     listed = case.reading._replace(listed=torch.ones(HORIZON * ROWS, ASSETS, dtype=torch.bool))
     assert not can_follow(mixed, case.process, case.reading)
     assert not can_follow(case.policies, case.process, listed)
+    assert not can_follow(case.members[0], case.process, case.reading)
+    case.members[0].keeps_slope = True
+    assert not can_follow(case.policies, case.process, case.reading)
+
+
+def test_chosen_rewards_and_halts_go_step_by_step() -> None:
+    case, close = Case(1, made(1)), random_prices(bars=40, assets=ASSETS)
+    halted = build_process(close, fields={"halted": np.arange(ASSETS) + 0 * close > 3.0})
+    assert can_follow(case.policies, build_process(close), case.reading)
+    assert not can_follow(case.policies, halted, case.reading)
+    case.process.reward = cast("ChosenReward", object())
+    assert not can_follow(case.policies, case.process, case.reading)
+
+
+@pytest.mark.parametrize("rows", [HORIZON - 1, 2 * HORIZON])
+def test_noise_for_another_horizon_is_refused(rows: int) -> None:
+    case = Case(1, made(1))
+    with pytest.raises(ValueError, match="noise is of shape"):
+        follow(case.process, case.policies, case.reading, case.state, HORIZON, case.noise.repeat(2, 1, 1)[:rows])
+
+
+def test_in_training_they_stand_in_for_the_steps(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To single precision, in which the policy's layers compute; some portfolios are ruined on the way."""
+    desk, found = desk_of(tiny(out_of_fold__blocks=2)), []
+    learner, market = desk.learners.everyone[0], desk.market
+    policies, begun = BatchedPolicies([learner.agent.policy]), learner.portfolios.state
+    begun = replace(begun, wealth=np.linspace(0.9, 1.1, len(begun.bar)) * RUIN * market.process.env.initial_capital)
+    reading = market.read(learner.agent.policy, begun, HORIZON)
+    noise = torch.randn(HORIZON, len(begun.bar), market.tensors.n_weights - 1, generator=learner.noise)
+    assert can_follow(policies, market.process, reading)
+    for decide in (lambda *_: True, lambda *_: False):
+        monkeypatch.setattr(rollouts, "can_follow", decide)
+        out = market.roll_out(policies, reading, as_tensors(begun, CPU), HORIZON, noise=noise)
+        assert out.log_density is not None
+        found.append([out.rewards, out.turnover, out.log_density, *vars(out.state).values()])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(
+            torch.as_tensor(ours).detach(), torch.as_tensor(theirs).detach(), rtol=1e-4, atol=1e-5
+        )
+    with torch.no_grad():
+        steps = [step(market.process, policies, reading, begun, noise)[1] for step in (_followed_steps, _stepped)]
+    ours, theirs = steps
+    assert 0.0 < ours["alive"].mean() < 1.0
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -1,54 +1,113 @@
 """The loops of `fused_rollout`: a portfolio's decisions one after the other, and their gradient by the chain rule.
 
+Compiled code is kept beside this file until the file changes. So it uses no number and no class of another module.
+
 A policy moves the weights ``w`` a share of the way to its aim and draws a portfolio ``a`` around that. What is held and
-what is aimed at drift to the fill, ``b`` and ``t``, where ``mu`` is the wealth factor of the trade. ``m``, ``s`` and
-``d`` are the state of the reward: the means of the return in excess of cash and of its square, and the drawdown. The
-gradient of the objective for a number ``x`` is ``of_x``.
+what is aimed at drift to the fill, ``b`` and ``t``, where ``mu`` is the trade's wealth factor; ``m``, ``s``, ``d`` are
+the state of the reward: means of the return in excess of cash and of its square, and the drawdown. ``of_x`` is the
+gradient of the loss for a number ``x``.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from finflow.agent.networks.distributions import LOG_DENSITY_AT_CENTRE, SMALLEST_WEIGHT
-from finflow.agent.networks.layers import LEAST_RATE, LEAST_SLOPE
-from finflow.agent.networks.policy import LOG_SCALE_RANGE
 from finflow.arrays import FloatArray
 from finflow.compiled_function import compiled_function
-from finflow.ledger.accounting import MAX_ITERATIONS, WEALTH_TOLERANCE
-from finflow.training.data.rollout_path import Constants, Path, Slopes, Work
 
-LOWEST_SCALE, HIGHEST_SCALE = LOG_SCALE_RANGE
-LEAST_GROWTH = 1e-12
-REORDERED = {"reassoc", "contract"}  # sums may be added up in parts, several at a time
+LEAST_GROWTH, LOG_DENSITY_AT_CENTRE = 1e-12, -0.5 * math.log(2.0 * math.pi)
+ROUNDS, TOLERANCE = 200, 1e-15  # to find the wealth factor
+Pair = tuple[float, float]
+#: Sums may be added up in parts; numbers that are not finite are no error, as in torch.
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
+class Constants(NamedTuple):
+    """Numbers of the ledger and the reward; weights of its terms with their scales."""
+
+    rate: float  # of all costs
+    first: float
+    second: float
+    deviation: float
+    least_variance: float
+    cvar_target: float
+    eta: float
+    sharpe: float
+    turnover: float
+    cvar: float
+    drawdown: float
+    least_weight: float  # those of the policy's layers
+    least_rate: float
+    least_slope: float
+    lowest_scale: float
+    highest_scale: float
+
+
+class Path(NamedTuple):
+    """All that portfolios meet and do, in double precision; the loop fills the latter."""
+
+    aim: FloatArray  # (horizon, batch, K)
+    hidden: FloatArray  # (horizon, batch, width): what the market adds; then activations
+    facts_weight: FloatArray  # (members, facts, width)
+    head_weight: FloatArray  # (members, 2, width)
+    head_bias: FloatArray  # (members, 2)
+    noise: FloatArray  # (horizon, batch, K - 1)
+    growth: FloatArray  # (horizon + 1, batch, K)
+    weights: FloatArray  # (horizon + 1, batch, K)
+    objective: FloatArray  # (horizon + 2, batch, 3): one decision before the first one, too
+    action: FloatArray  # (horizon, batch, K)
+    numbers: FloatArray  # (horizon, batch, 5): logit, log scale, wealth factor, trade rate, bounded log scale
+    outcome: FloatArray  # (4, horizon, batch): reward, log density, turnover, gross return
+
+
+class Slopes(NamedTuple):
+    """Gradients: given ones of the outcome, and those that the loop fills."""
+
+    reward: FloatArray
+    density: FloatArray
+    weights: FloatArray  # (batch, K): at the end
+    objective: FloatArray  # (batch, 3): likewise
+    objective_before: FloatArray
+    aim: FloatArray
+    hidden: FloatArray
+    facts_weight: FloatArray
+    head_weight: FloatArray
+    head_bias: FloatArray
+
+
+class Work(NamedTuple):
+    """Room for one decision: arrays (K,), and facts that the trade rate reads."""
+
+    b: FloatArray
+    t: FloatArray
+    of_b: FloatArray
+    of_t: FloatArray
+    of_a: FloatArray
+    facts: FloatArray
+    of_facts: FloatArray
+
+
+@compiled_function(**OPTIONS)
 def fill_path(constants: Constants, path: Path, work: Work) -> None:
     """Follow every portfolio through its decisions."""
-    horizon, batch, last = path.noise.shape
-    of_member, facts, b, t = batch // len(path.head_bias), work.facts, work.b, work.t
+    horizon, batch, _ = path.aim.shape
     for row in range(batch):
         for h in range(horizon):
-            w, new, action = path.weights[h, row], path.weights[h + 1, row], path.action[h, row]
-            growth, ahead = path.growth[h, row], path.growth[h + 1, row]
-            _fill_facts(constants, path.aim[h, row], w, path.objective[h, row], facts)
-            logit, log_scale = _read(path, h, row, row // of_member, facts)
-            rate, bounded = _rate_of(logit, w[last]), min(max(log_scale, LOWEST_SCALE), HIGHEST_SCALE)
-            path.outcome[1, h, row] = _draw(w, path.aim[h, row], rate, bounded, path.noise[h, row], action)
-            _fill_drift(w, growth, b)
-            _fill_drift(action, growth, t)
-            mu, turnover = _trade(constants.rate, b, t, new)
-            gross = mu * _dot(new, ahead)
-            before, after = path.objective[h + 1, row], path.objective[h + 2, row]
-            path.outcome[0, h, row] = _reward(constants, gross, turnover, math.log(ahead[last]), before, after)
-            path.outcome[2, h, row], path.outcome[3, h, row] = turnover, gross
-            path.numbers[h, row, 0], path.numbers[h, row, 1], path.numbers[h, row, 2] = logit, log_scale, mu
+            new, growth = path.weights[h + 1, row], path.growth[h, row]
+            _fill_facts(constants, path, h, row, work.facts)
+            _read(constants, path, h, row, work.facts)
+            path.outcome[1, h, row] = _draw(constants, path, h, row)
+            _fill_drift(path.weights[h, row], growth, work.b)
+            _fill_drift(path.action[h, row], growth, work.t)
+            mu, path.outcome[2, h, row] = _trade(constants.rate, work.b, work.t, new)
+            path.numbers[h, row, 2], path.outcome[3, h, row] = mu, mu * _dot(new, path.growth[h + 1, row])
+            path.outcome[0, h, row] = _reward(constants, path, h, row)
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
+@compiled_function(**OPTIONS)
 def _dot(left: FloatArray, right: FloatArray) -> float:
     total = 0.0
     for k in range(len(left)):
@@ -56,9 +115,10 @@ def _dot(left: FloatArray, right: FloatArray) -> float:
     return total
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _fill_facts(constants: Constants, aim: FloatArray, w: FloatArray, objective: FloatArray, facts: FloatArray) -> None:
+@compiled_function(**OPTIONS)
+def _fill_facts(constants: Constants, path: Path, h: int, row: int, facts: FloatArray) -> None:
     """Fill what the trade rate reads of a portfolio: as in `move_toward` and `Objective.observe`."""
+    w, aim, objective = path.weights[h, row], path.aim[h, row], path.objective[h, row]
     facts[0], facts[1], facts[2] = 0.0, w[-1], aim[-1]
     for k in range(len(w)):
         facts[0] += 0.5 * abs(aim[k] - w[k])
@@ -66,11 +126,15 @@ def _fill_facts(constants: Constants, aim: FloatArray, w: FloatArray, objective:
     facts[4], facts[5] = objective[1] / constants.second - 1.0, 10.0 * objective[2]
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _read(path: Path, h: int, row: int, member: int, facts: FloatArray) -> tuple[float, float]:
-    """Logit of the trade rate, and log scale; the hidden layer is activated."""
-    hidden, head, bias = path.hidden[h, row], path.head_weight[member], path.head_bias[member]
-    logit, log_scale = bias[0], bias[1]
+@compiled_function(**OPTIONS)
+def _read(constants: Constants, path: Path, h: int, row: int, facts: FloatArray) -> None:
+    """Activate the hidden layer; fill the logit of the trade rate, and the log scale, with what they are bounded to."""
+    member, hidden, numbers = (
+        row // (path.aim.shape[1] // len(path.head_bias)),
+        path.hidden[h, row],
+        path.numbers[h, row],
+    )
+    head, logit, log_scale = path.head_weight[member], path.head_bias[member, 0], path.head_bias[member, 1]
     for j in range(len(facts)):
         for u in range(len(hidden)):
             hidden[u] += facts[j] * path.facts_weight[member, j, u]
@@ -78,24 +142,23 @@ def _read(path: Path, h: int, row: int, member: int, facts: FloatArray) -> tuple
         hidden[u] = max(hidden[u], 0.0)
         logit += hidden[u] * head[0, u]
         log_scale += hidden[u] * head[1, u]
-    return logit, log_scale
+    whole = path.weights[h, row, -1] > 1.0 - constants.least_weight  # the whole way out of cash
+    numbers[3] = 1.0 if whole else max(1.0 / (1.0 + math.exp(-logit)), constants.least_rate)
+    numbers[0], numbers[1] = logit, log_scale
+    numbers[4] = min(max(log_scale, constants.lowest_scale), constants.highest_scale)
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _rate_of(logit: float, cash: float) -> float:
-    """Trade rate: the whole way out of cash."""
-    return 1.0 if cash > 1.0 - SMALLEST_WEIGHT else max(1.0 / (1.0 + math.exp(-logit)), LEAST_RATE)
-
-
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _draw(w: FloatArray, aim: FloatArray, rate: float, log_scale: float, noise: FloatArray, a: FloatArray) -> float:
+@compiled_function(**OPTIONS)
+def _draw(constants: Constants, path: Path, h: int, row: int) -> float:
     """Fill the portfolio that is drawn; returns its log density."""
+    w, aim, noise, a = path.weights[h, row], path.aim[h, row], path.noise[h, row], path.action[h, row]
+    rate, log_scale = path.numbers[h, row, 3], path.numbers[h, row, 4]
     last, scale, logs, largest, total = len(noise), math.exp(log_scale), np.empty(len(w)), 0.0, 0.0
-    of_cash = math.log(max(w[last] + rate * (aim[last] - w[last]), SMALLEST_WEIGHT))
+    log_cash = math.log(max(w[last] + rate * (aim[last] - w[last]), constants.least_weight))
     density = last * (LOG_DENSITY_AT_CENTRE - log_scale) - 0.5 * _dot(noise, noise)
     logs[last] = 0.0
     for i in range(last):
-        logs[i] = math.log(max(w[i] + rate * (aim[i] - w[i]), SMALLEST_WEIGHT)) - of_cash + scale * noise[i]
+        logs[i] = math.log(max(w[i] + rate * (aim[i] - w[i]), constants.least_weight)) - log_cash + scale * noise[i]
         largest = max(largest, logs[i])
     for k in range(last + 1):
         a[k] = math.exp(logs[k] - largest)
@@ -103,26 +166,26 @@ def _draw(w: FloatArray, aim: FloatArray, rate: float, log_scale: float, noise: 
     for k in range(last + 1):
         a[k] /= total
         density -= logs[k]
-    return density + (last + 1) * (largest + math.log(total))
+    return float(density + (last + 1) * (largest + math.log(total)))
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
+@compiled_function(**OPTIONS)
 def _fill_drift(weights: FloatArray, growth: FloatArray, drifted: FloatArray) -> None:
     total = _dot(weights, growth)
     for k in range(len(weights)):
         drifted[k] = weights[k] * growth[k] / total
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
+@compiled_function(**OPTIONS)
 def _trade(rate: float, b: FloatArray, t: FloatArray, new: FloatArray) -> tuple[float, float]:
     """Fill the weights after a trade; its factor, the root of ``mu = 1 - rate * sum |mu t - b|``, and its turnover."""
     last, mu, cash, bought, changed = len(new) - 1, 1.0, 1.0, 0.0, 0.0
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(ROUNDS):
         traded = 0.0
         for i in range(last):
             traded += abs(mu * t[i] - b[i])
         before, mu = mu, 1.0 - rate * traded
-        if abs(mu - before) <= WEALTH_TOLERANCE:
+        if abs(mu - before) <= TOLERANCE:
             break
     for i in range(last):
         new[i] = t[i]
@@ -133,78 +196,70 @@ def _trade(rate: float, b: FloatArray, t: FloatArray, new: FloatArray) -> tuple[
     return mu, 0.5 * (changed + abs(bought))
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _reward(
-    constants: Constants, gross: float, turnover: float, cash: float, objective: FloatArray, after: FloatArray
-) -> float:
+@compiled_function(**OPTIONS)
+def _reward(constants: Constants, path: Path, h: int, row: int) -> float:
     """Reward of a decision; fills the state after it: as in `Objective.step`."""
-    m, s, d = objective[0], objective[1], objective[2]
-    earned = math.log(max(gross, LEAST_GROWTH))
+    m, s, d = path.objective[h + 1, row, 0], path.objective[h + 1, row, 1], path.objective[h + 1, row, 2]
+    turnover, earned = path.outcome[2, h, row], math.log(max(path.outcome[3, h, row], LEAST_GROWTH))
+    after, cash = path.objective[h + 2, row], math.log(path.growth[h + 1, row, -1])
     risky = earned - cash
     change, change_of_square, below = risky - m, risky * risky - s, min(d + earned, 0.0)
     sharpe = (s * change - 0.5 * m * change_of_square) / max(s - m * m, constants.least_variance) ** 1.5
     after[0], after[1], after[2] = m + constants.eta * change, s + constants.eta * change_of_square, below
     penalties = constants.turnover * turnover + constants.cvar * max(constants.cvar_target - earned, 0.0)
     penalties += constants.drawdown * max(math.exp(d) - math.exp(below), 0.0)
-    reward: float = earned + constants.sharpe * sharpe - penalties
-    return reward
+    return float(earned + constants.sharpe * sharpe - penalties)
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
+@compiled_function(**OPTIONS)
 def fill_slopes(constants: Constants, path: Path, slopes: Slopes, work: Work) -> None:
     """Fill the gradients for what is learned, by those of the outcome."""
-    horizon, batch, last = path.noise.shape
-    of_member = batch // len(path.head_bias)
+    horizon, batch, last = path.aim.shape[0], path.aim.shape[1], path.aim.shape[2] - 1
     for row in range(batch):
         of_w, of_state, of_state_before = slopes.weights[row], slopes.objective[row], slopes.objective_before[row]
         for h in range(horizon - 1, -1, -1):
             w, aim, a, of_aim = path.weights[h, row], path.aim[h, row], path.action[h, row], slopes.aim[h, row]
             growth, ahead, gross = path.growth[h, row], path.growth[h + 1, row], path.outcome[3, h, row]
-            logit, log_scale, mu = path.numbers[h, row, 0], path.numbers[h, row, 1], path.numbers[h, row, 2]
-            weight, cash, state = slopes.reward[h, row], math.log(ahead[last]), path.objective[h + 1, row]
-            of_earned = _return_slope(constants, weight, gross, cash, state, of_state)
+            of_earned, mu = _return_slope(constants, path, slopes, h, row), path.numbers[h, row, 2]
             for j in range(3):  # it is observed as the state before, one decision later
                 of_state[j] += of_state_before[j]
             for k in range(last + 1):
                 of_w[k] += of_earned * mu / gross * ahead[k]
             _fill_drift(w, growth, work.b)
             _fill_drift(a, growth, work.t)
-            _trade_slopes(constants.rate, mu, of_earned / mu, -weight * constants.turnover, of_w, work)
+            _trade_slopes(constants.rate, mu, of_earned / mu, -slopes.reward[h, row] * constants.turnover, of_w, work)
             _drift_slopes(a, growth, work.t, work.of_t, work.of_a)
             _drift_slopes(w, growth, work.b, work.of_b, of_w)
-            rate, bounded = _rate_of(logit, w[last]), min(max(log_scale, LOWEST_SCALE), HIGHEST_SCALE)
-            of_rate, of_scale = _draw_slopes(path, h, row, rate, bounded, slopes.density[h, row], of_w, of_aim, work)
-            of_logit = 0.0 if w[last] > 1.0 - SMALLEST_WEIGHT else _logit_slope(logit, of_rate)
-            _fill_facts(constants, aim, w, path.objective[h, row], work.facts)
-            _read_slopes(path, slopes, h, row, row // of_member, of_logit, _inward_slope(log_scale, of_scale), work)
-            of_facts = work.of_facts
+            of_rate, of_scale = _draw_slopes(constants, path, slopes, h, row, work)
+            of_logit, of_scale = _head_slopes(constants, path, h, row, of_rate, of_scale)
+            _fill_facts(constants, path, h, row, work.facts)
+            _read_slopes(path, slopes, h, row, of_logit, of_scale, work)
             for k in range(last + 1):
-                nearer = 0.5 * of_facts[0] * _sign(aim[k] - w[k])
+                nearer = 0.5 * work.of_facts[0] * np.sign(aim[k] - w[k])
                 of_aim[k] += nearer
                 of_w[k] -= nearer
-            of_w[last] += of_facts[1]
-            of_aim[last] += of_facts[2]
-            of_state_before[0] = of_facts[3] / (0.1 * constants.deviation)
-            of_state_before[1], of_state_before[2] = of_facts[4] / constants.second, 10.0 * of_facts[5]
+            of_w[last] += work.of_facts[1]
+            of_aim[last] += work.of_facts[2]
+            of_state_before[0] = work.of_facts[3] / (0.1 * constants.deviation)
+            of_state_before[1], of_state_before[2] = work.of_facts[4] / constants.second, 10.0 * work.of_facts[5]
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _return_slope(
-    constants: Constants, weight: float, gross: float, cash: float, objective: FloatArray, of_state: FloatArray
-) -> float:
+@compiled_function(**OPTIONS)
+def _return_slope(constants: Constants, path: Path, slopes: Slopes, h: int, row: int) -> float:
     """Gradient for the log return; that of the state after the decision becomes that of the state before it."""
-    m, s, d = objective[0], objective[1], objective[2]
+    m, s, d = path.objective[h + 1, row, 0], path.objective[h + 1, row, 1], path.objective[h + 1, row, 2]
+    weight, gross, cash = slopes.reward[h, row], path.outcome[3, h, row], math.log(path.growth[h + 1, row, -1])
+    of_state = slopes.objective[row]
     earned = math.log(max(gross, LEAST_GROWTH))
     risky, below = earned - cash, min(d + earned, 0.0)
     change, change_of_square, variance = risky - m, risky * risky - s, max(s - m * m, constants.least_variance)
-    of_ratio, of_variance = weight * constants.sharpe / variance**1.5, 0.0
-    if s - m * m >= constants.least_variance:
-        of_variance = -1.5 * of_ratio * (s * change - 0.5 * m * change_of_square) / variance
+    of_ratio = weight * constants.sharpe / variance**1.5
+    of_variance = -1.5 * of_ratio * (s * change - 0.5 * m * change_of_square) / variance
+    of_variance = of_variance if s - m * m >= constants.least_variance else 0.0
     of_change = of_ratio * s + constants.eta * of_state[0]
     of_change_of_square = -0.5 * of_ratio * m + constants.eta * of_state[1]
-    of_earned = weight + of_change + 2.0 * risky * of_change_of_square
-    if constants.cvar_target >= earned:
-        of_earned += weight * constants.cvar
+    of_tail = weight * constants.cvar if constants.cvar_target >= earned else 0.0
+    of_earned = weight + of_change + 2.0 * risky * of_change_of_square + of_tail
     fallen = weight * constants.drawdown if d >= below else 0.0
     of_below = of_state[2] + fallen * math.exp(below) if d + earned <= 0.0 else 0.0
     of_state[0] += -0.5 * of_ratio * change_of_square - of_change - 2.0 * m * of_variance
@@ -213,47 +268,37 @@ def _return_slope(
     return of_earned + of_below if gross >= LEAST_GROWTH else 0.0
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
+@compiled_function(**OPTIONS)
 def _trade_slopes(rate: float, mu: float, of_mu: float, of_turnover: float, of_new: FloatArray, work: Work) -> None:
     """Fill the gradients for what is held and aimed at; that of the root is the implicit function theorem's."""
     b, t, last, slope, bought, cash = work.b, work.t, len(of_new) - 1, 1.0, 0.0, 1.0
     for i in range(last):
-        slope += rate * _sign(mu * t[i] - b[i]) * t[i]
+        slope += rate * np.sign(mu * t[i] - b[i]) * t[i]
         bought += t[i] - b[i]
         cash -= t[i]
     of_cash = of_new[last] if cash >= 0.0 else 0.0
     for i in range(last):
-        traded = 0.5 * of_turnover * (_sign(t[i] - b[i]) + _sign(bought))
-        paid = of_mu * rate * _sign(mu * t[i] - b[i]) / slope
+        traded = 0.5 * of_turnover * (np.sign(t[i] - b[i]) + np.sign(bought))
+        paid = of_mu * rate * np.sign(mu * t[i] - b[i]) / slope
         work.of_t[i] = of_new[i] - of_cash + traded - mu * paid
         work.of_b[i] = paid - traded
     work.of_b[last], work.of_t[last] = 0.0, 0.0
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _drift_slopes(
-    weights: FloatArray, growth: FloatArray, drifted: FloatArray, of_drifted: FloatArray, of_weights: FloatArray
-) -> None:
-    total, mean = _dot(weights, growth), _dot(of_drifted, drifted)
-    for k in range(len(weights)):
-        of_weights[k] = growth[k] / total * (of_drifted[k] - mean)
+@compiled_function(**OPTIONS)
+def _drift_slopes(w: FloatArray, growth: FloatArray, held: FloatArray, of_held: FloatArray, of_w: FloatArray) -> None:
+    total, mean = _dot(w, growth), _dot(of_held, held)
+    for k in range(len(w)):
+        of_w[k] = growth[k] / total * (of_held[k] - mean)
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _draw_slopes(
-    path: Path,
-    h: int,
-    row: int,
-    rate: float,
-    log_scale: float,
-    of_density: float,
-    of_w: FloatArray,
-    of_aim: FloatArray,
-    work: Work,
-) -> tuple[float, float]:
+@compiled_function(**OPTIONS)
+def _draw_slopes(constants: Constants, path: Path, slopes: Slopes, h: int, row: int, work: Work) -> Pair:
     """Gradients for the trade rate and the log scale; those for what is held and aimed at are added."""
     w, aim, a, noise = path.weights[h, row], path.aim[h, row], path.action[h, row], path.noise[h, row]
-    of_a, last, total, of_rate, of_scale, of_cash = work.of_a, len(noise), 0.0, 0.0, 0.0, 0.0
+    of_w, of_aim, of_density, of_a = slopes.weights[row], slopes.aim[h, row], slopes.density[h, row], work.of_a
+    rate, scale = path.numbers[h, row, 3], math.exp(path.numbers[h, row, 4])
+    last, total, of_rate, of_scale, of_cash = len(noise), 0.0, 0.0, 0.0, 0.0
     for k in range(last + 1):
         of_a[k] = of_a[k] * a[k] - of_density  # for its logarithm
         total += of_a[k]
@@ -264,19 +309,18 @@ def _draw_slopes(
     of_a[last] = of_cash
     for k in range(last + 1):
         centre = w[k] + rate * (aim[k] - w[k])
-        if centre >= SMALLEST_WEIGHT:
+        if centre >= constants.least_weight:
             of_centre = of_a[k] / centre
             of_w[k] += (1.0 - rate) * of_centre
             of_aim[k] += rate * of_centre
             of_rate += (aim[k] - w[k]) * of_centre
-    return of_rate, math.exp(log_scale) * of_scale - last * of_density
+    return of_rate, scale * of_scale - last * of_density
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _read_slopes(
-    path: Path, slopes: Slopes, h: int, row: int, member: int, of_logit: float, of_scale: float, work: Work
-) -> None:
+@compiled_function(**OPTIONS)
+def _read_slopes(path: Path, slopes: Slopes, h: int, row: int, of_logit: float, of_scale: float, work: Work) -> None:
     """Fill the gradient for the facts; those for the layers are added."""
+    member = row // (path.aim.shape[1] // len(path.head_bias))
     hidden, head, of_hidden = path.hidden[h, row], path.head_weight[member], slopes.hidden[h, row]
     of_head = slopes.head_weight[member]
     slopes.head_bias[member, 0] += of_logit
@@ -292,21 +336,15 @@ def _read_slopes(
             work.of_facts[j] += path.facts_weight[member, j, u] * of_hidden[u]
 
 
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _logit_slope(logit: float, of_rate: float) -> float:
-    """Gradient for the logit of a trade rate: as in `open_rate`."""
+@compiled_function(**OPTIONS)
+def _head_slopes(constants: Constants, path: Path, h: int, row: int, of_rate: float, of_scale: float) -> Pair:
+    """Gradients for logit and log scale, of which some may not pass: as in `open_rate` and `inward_clamp`."""
+    logit, log_scale = path.numbers[h, row, 0], path.numbers[h, row, 1]
     rate = 1.0 / (1.0 + math.exp(-logit))
-    return (min(of_rate, 0.0) if rate < LEAST_RATE else of_rate) * max(rate * (1.0 - rate), LEAST_SLOPE)
-
-
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _inward_slope(log_scale: float, of_scale: float) -> float:
-    """Gradient for a log scale that is held within its range: as in `inward_clamp`."""
-    if log_scale > HIGHEST_SCALE:
-        return max(of_scale, 0.0)
-    return min(of_scale, 0.0) if log_scale < LOWEST_SCALE else of_scale
-
-
-@compiled_function(nogil=True, fastmath=REORDERED)
-def _sign(number: float) -> float:
-    return 1.0 if number > 0.0 else (-1.0 if number < 0.0 else 0.0)
+    of_rate = min(of_rate, 0.0) if rate < constants.least_rate else of_rate
+    of_rate = 0.0 if path.weights[h, row, -1] > 1.0 - constants.least_weight else of_rate
+    if log_scale > constants.highest_scale:
+        of_scale = max(of_scale, 0.0)
+    elif log_scale < constants.lowest_scale:
+        of_scale = min(of_scale, 0.0)
+    return of_rate * max(rate * (1.0 - rate), constants.least_slope), of_scale
