@@ -45,9 +45,9 @@ EXCLUDED_KEYS = frozenset(
 )
 
 #: How far floats may lie apart on another processor or with other versions of the libraries. Between AVX-512 and AVX2
-#: what is learned differed by 1e-4 of a value after 60 updates, sums by 5e-4 of the norm where a bias has no gradient but
-#: rounding, and files that compare with portfolios of iterative solvers by 3e-4; every decision, draw and count was the
-#: same.
+#: what is learned differed by 1e-4 of a value after 60 updates, sums by 5e-4 of the norm where a bias has no gradient
+#: but rounding, and files that compare with portfolios of iterative solvers by 3e-4; every decision, draw and count was
+#: the same.
 RELATIVE = 1e-3
 ABSOLUTE = 1e-6
 
