@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import torch
 
-from finflow.cores import share_cores
+from finflow.cores import available_cores, share_cores
 from finflow.errors import ConfigError
 
 SECONDS = 1.0  # of each contender in each round, of processor time
@@ -101,6 +101,11 @@ def processor_name() -> str:
         if names:
             return names[0]
     return platform.processor() or platform.machine()
+
+
+def machine() -> str:
+    """Processor, cores and version of torch that figures are of."""
+    return f"{processor_name()}, {available_cores()} cores; torch {torch.__version__}"
 
 
 def measure(contenders: Mapping[str, Rate], rounds: int) -> dict[str, list[float]]:
