@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 from benchmark_tools import machine
-from benchmark_training import PAGE as SPEED, Spent, parts_timed
+from benchmark_training import PAGE as SPEED, TEXT as SPEED_TEXT, Spent, parts_timed
 
 from finflow.config import Config, load_config
 from finflow.cores import available_cores
@@ -30,7 +30,7 @@ from scripts.evidence.results import kept_results, places_in, write_result
 from scripts.evidence.tables import markdown_table
 
 ROOT, PAGE = SPEED.parents[2], SPEED.with_name("scale.md")
-RESULTS, TEXT = ROOT / "docs/evidence/results/scale.json", ROOT / "scripts/evidence/pages/scale.md"
+RESULTS, TEXT = ROOT / "docs/evidence/results/scale.json", SPEED_TEXT.with_name("scale.md")
 UPDATES, WARM_UP = 8, 20_000  # updates of a learner and phase; decisions before those online, which fill the replays
 DAILY = ((20, 10), (100, 10), (500, 10), (20, 60), (500, 30))
 #: Name -> assets, years, bars a year, their spacing, and the file of keys.
@@ -79,17 +79,17 @@ def whole_calls(config: Config) -> dict[str, float]:
 
 def measured(config: Config) -> dict[str, Any]:
     """Seconds of parts, minutes of a whole training, projected from a short one, and its GB; or why there is none."""
-    spent, began, length = Spent(), time.perf_counter(), config.env.episode_length
+    spent, began, length = Spent(), time.process_time(), config.env.episode_length
     online = UPDATES * config.train.n_envs * config.bcell.expansion
     short: dict[str, object] = {"train.online_episodes": online // length, "train.warmup_episodes": WARM_UP // length}
     short |= {"offline.evaluation_updates": UPDATES}
     few = patch.object(Epochs, "total", property(lambda _: UPDATES, lambda *_: None), create=True)
     try:
-        with parts_timed(spent, PARTS), few:
+        with parts_timed(spent, PARTS), few, patch("benchmark_training._now", lambda: (0.0, time.process_time())):
             FinFlowTrainer(load_config(None, short, {}, base=config)).train()
     except FinflowError as error:
         return {"machine": machine(), "refused": str(error)}
-    whole, one = time.perf_counter() - began, {name: spent.clock[name] / spent.calls[name] for name in PARTS}
+    whole, one = time.process_time() - began, {name: spent.processor[name] / spent.calls[name] for name in PARTS}
     whole += sum((calls - spent.calls[name]) * one[name] for name, calls in whole_calls(config).items())
     kept = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     one |= {"online": one[STEP] + one[UPDATE], "training": whole / 60.0, "memory": kept * 1024 / 1e9}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from finflow.cores import available_cores, share_cores
 from finflow.errors import ConfigError
@@ -36,7 +37,7 @@ class Peer:
         except OSError as error:
             raise ConfigError(f"{option} {python} cannot be run: {error.strerror}") from None
         first = self._answer()
-        self.version = str(first["version"])
+        self.version, self.operations = str(first["version"]), float(first["operations"])
 
     def close(self) -> None:
         """End the process."""
@@ -91,6 +92,19 @@ def rate_of(step: Callable[[int], object]) -> float:
         step(steps)
         steps += 1
     return steps / (time.process_time() - began)
+
+
+def operations_of(step: Callable[[], object]) -> float:
+    """Floating-point operations of a step's products of matrices, forward and backward."""
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return float(counter.get_total_flops())
+
+
+def product_rate() -> float:
+    """Floating-point operations a second of products of matrices, (512, 512) in float32."""
+    matrix = torch.randn(512, 512)
+    return 2.0 * 512**3 * rate_of(lambda _: matrix @ matrix)
 
 
 def processor_name() -> str:
