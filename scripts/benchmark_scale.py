@@ -99,11 +99,12 @@ def measured(config: Config) -> dict[str, Any]:
 def page(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The page of results of rows, as Markdown."""
     rows, powers = [], []
-    sizes = {name: (one[0], one[1] * one[2]) for name, one in ROWS.items() if name in results}
+    sizes = {name: (assets, years * per_year) for name, (assets, years, per_year, *_) in ROWS.items()}
     for name, (assets, bars) in sizes.items():
-        figures = [results[name].get(key, "-") for key in FIGURES]
-        rows.append((name, assets, f"{bars:,}", *figures, results[name].get("refused", "-")))
-    for first, second in [pair for pair in GROWTH if sizes.keys() >= set(pair)]:
+        found = results.get(name, {"refused": "not measured"})
+        figures = [found.get(key, "-") for key in FIGURES]
+        rows.append((name, assets, f"{bars:,}", *figures, found.get("refused", "-")))
+    for first, second in [pair for pair in GROWTH if results.keys() >= set(pair)]:
         size = math.log(math.prod(sizes[second]) / math.prod(sizes[first]))
         grown = [math.log(results[second][key] / results[first][key]) / size for key in FIGURES]
         powers.append((f"{first} to {second}", *(f"{power:.1f}" for power in grown)))
