@@ -1,5 +1,5 @@
-"""Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `offline`, `online`, `on-policy` or
-`training`.
+"""Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `offline`, `online`, `on-policy`,
+`training` or `scale`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
 drifts drifts for all. One thread. Rates are of processor time, which is close to that of an idle machine where other
@@ -34,6 +34,7 @@ BENCHMARKS = {
     "env": __name__,
     **dict.fromkeys(("offline", "online", "on-policy"), "benchmark_learners"),
     "training": "benchmark_training",
+    "scale": "benchmark_scale",
 }
 
 
@@ -110,6 +111,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer-python", help="an interpreter that has d3rlpy, for offline and online")
     parser.add_argument("--sb3-python", help="an interpreter that has sb3-contrib, for online and on-policy")
+    parser.add_argument("--row", help="the only row to measure, for scale")
     given = parser.parse_args(arguments)
     module = importlib.import_module(BENCHMARKS[given.what])
     getattr(module, f"benchmark_{given.what.replace('-', '_')}")(given)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from finflow.cores import share_cores
+from finflow.cores import available_cores, share_cores
 from finflow.errors import ConfigError
 
 SECONDS = 1.0  # of each contender in each round, of processor time
@@ -36,7 +37,7 @@ class Peer:
         except OSError as error:
             raise ConfigError(f"{option} {python} cannot be run: {error.strerror}") from None
         first = self._answer()
-        self.version = str(first["version"])
+        self.version, self.operations = str(first["version"]), float(first["operations"])
 
     def close(self) -> None:
         """End the process."""
@@ -93,6 +94,19 @@ def rate_of(step: Callable[[int], object]) -> float:
     return steps / (time.process_time() - began)
 
 
+def operations_of(step: Callable[[], object]) -> float:
+    """Floating-point operations of a step's products of matrices, forward and backward."""
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return float(counter.get_total_flops())
+
+
+def product_rate() -> float:
+    """Floating-point operations a second of products of matrices, (512, 512) in float32."""
+    matrix = torch.randn(512, 512)
+    return 2.0 * 512**3 * rate_of(lambda _: matrix @ matrix)
+
+
 def processor_name() -> str:
     """Name of the processor, as the system tells it."""
     info = Path("/proc/cpuinfo")
@@ -101,6 +115,11 @@ def processor_name() -> str:
         if names:
             return names[0]
     return platform.processor() or platform.machine()
+
+
+def machine() -> str:
+    """Processor, cores and version of torch that figures are of."""
+    return f"{processor_name()}, {available_cores()} cores; torch {torch.__version__}"
 
 
 def measure(contenders: Mapping[str, Rate], rounds: int) -> dict[str, list[float]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from finflow.cli import options, runs, trained_agents
 from finflow.cli.exit_status import run_safely
 from finflow.config import load_config
 from finflow.errors import ConfigError
+from finflow.training.judging.agent_strategy import AGENT
 from tests.commands import refusal
+from tests.short_trainings import SHORT
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -182,3 +186,36 @@ def test_a_benchmark_takes_ratios_round_by_round_and_names_a_peer_that_cannot_be
         tools["Peer"]("nowhere/python", "--peer-python", "d3rlpy_updates.py", ("cql", 3, 1, 8))
     with pytest.raises(ConfigError, match=r"--peer-python: d3rlpy_updates\.py ended: ModuleNotFoundError: .*d3rlpy"):
         tools["Peer"](sys.executable, "--peer-python", "d3rlpy_updates.py", ("cql", 3, 1, 8))
+
+
+@pytest.fixture
+def scale(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of `benchmark.py scale`, which its folder is searched for."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return importlib.import_module("benchmark_scale")
+
+
+def test_the_page_of_scale_is_that_of_its_results(scale: Any) -> None:
+    made = scale.page(scale.kept_results(scale.RESULTS))
+    assert scale.PAGE.read_text("utf-8") == made, 'run python scripts/benchmark.py scale --row "20 x 10"'
+
+
+def test_scale_projects_a_training_shows_refusals_and_tells_exponents(
+    scale: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "WARM_UP", 40)
+    monkeypatch.setattr(scale, "UPDATES", 2)
+    monkeypatch.setattr("finflow.training.trainer.judge_agents", lambda *_: SimpleNamespace(summary={AGENT: {}}))
+    tiny = {**SHORT, "train.updates_per_vector_step": 1}
+    whole = load_config(None, tiny, {}, base=scale.configuration(tmp_path, 3, 4, 252, "B", "default"))
+    assert scale.whole_calls(whole)[scale.UPDATE] == 5  # of 4 episodes of 20 decisions, 16 for an update
+    found = scale.measured(whole)
+    assert all(found[key] > 0.0 for key in scale.FIGURES)
+    quarterly = scale.measured(scale.configuration(tmp_path, 3, 60, 4, "BQE", "default"))
+    assert "bars" in quarterly["refused"]
+    larger = {**found, **{key: found[key] * 25.0 for key in scale.FIGURES}}
+    text = scale.page({"20 x 10": found, "100 x 10": larger, "quarterly": quarterly})
+    cells = " | ".join(str(found[key]) for key in scale.FIGURES)
+    assert f"| 20 x 10 | 20 | 2,520 | {cells} | - |" in text
+    assert f"| quarterly | 20 | 240 | {' | '.join('-' * 6)} | {quarterly['refused']} |" in text
+    assert f"| 20 x 10 to 100 x 10 | {' | '.join(['2.0'] * 6)} |" in text

@@ -1,6 +1,6 @@
 """Timing of a peer: each line with the seconds of processor time to measure for is answered by a line of JSON.
 
-The first answer names the version. One thread.
+The first answer names the version, and the floating-point operations of an update's products. One thread.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 WARM_UP = 10
 
@@ -25,7 +26,9 @@ def answer(update: Callable[[int], object], version: str) -> None:
     """
     for step in range(WARM_UP):
         update(step)
-    print(json.dumps({"version": version}), flush=True)
+    with FlopCounterMode(display=False) as counter:
+        update(WARM_UP)
+    print(json.dumps({"version": version, "operations": counter.get_total_flops()}), flush=True)
     for line in sys.stdin:
         seconds, updates, began = float(line), 0, time.process_time()
         while time.process_time() - began < seconds:
