@@ -20,6 +20,7 @@ from finflow.trading.decide_mode import Request
 from finflow.trading.paper_page import Expectation
 from finflow.trading.paper_trading import trade_on_paper
 from finflow.training.checkpoints.checkpoint_reader import check_same_features, read_checkpoint
+from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, latest, train_through
 
@@ -109,3 +110,15 @@ def test_an_agent_of_months_has_evidence_out_of_fold(tiny: Make, tmp_path: Path)
     assert state.evidence is not None
     assert trainer.agent.blend is not None
     assert trainer.training_data.features.asset_names[int(trainer.agent.blend[2])] == "volatility_36"
+
+
+def test_the_reference_of_quarters_reads_their_longest_volatility(tiny: Make, tmp_path: Path) -> None:
+    quarters = pd.date_range("1900-03-31", periods=400, freq="QE", name="Date")
+    keys = {**MONTHLY.keys, "market__train_end": "1979-12-31", "market__validation_end": "1984-12-31"}
+    quarterly = MONTHLY._replace(dates=quarters, keys=keys, year=4)
+    data = prepare(configured(quarterly, tiny, tmp_path))
+    column, deviation = data.log_volatility
+    volatilities = [name for name in data.features.asset_names if name.removeprefix("volatility_").isdigit()]
+    assert len(volatilities) > 1
+    assert data.features.asset_names[column] == max(volatilities, key=lambda name: int(name.partition("_")[2]))
+    assert deviation > 0.0

@@ -32,8 +32,7 @@ from finflow.training.data.rewards import choose_reward
 GAPS_SHOWN = 5  # assets with gaps that are named
 CARD = "dataset.json"
 """The data card's name in a run folder."""
-# Of days, weeks and months: what inverse volatility reads.
-VOLATILITIES = ("volatility_252", "volatility_104", "volatility_36")
+VOLATILITY = "volatility_"  # and the bars of its window
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,10 @@ class TrainingData:
 
     @property
     def log_volatility(self) -> tuple[int, float]:
-        """Column of the log volatility among the assets' features, and the deviation that it was scaled by."""
+        """Column of the longest log volatility among the assets' features, and the deviation that it was scaled by."""
         features = self.features
-        column = next(features.asset_names.index(name) for name in VOLATILITIES if name in features.asset_names)
+        windows = [name.removeprefix(VOLATILITY) for name in features.asset_names]
+        column = max((int(bars), column) for column, bars in enumerate(windows) if bars.isdigit())[1]
         return column, 1.0 if features.fitted is None else float(features.fitted.assets[column, 1])
 
     def opening_lines(self, alone: bool) -> list[str]:
