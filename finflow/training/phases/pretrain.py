@@ -66,8 +66,11 @@ def learning_market(run: TrainingRun, with_families: bool = False) -> RolloutMar
 def behaviour_values(store: Transitions, value: ValueNetwork, market: MarketTensors, after: bool = False) -> Tensor:
     """Fitted values of the behaviour at every stored state, or at those after the transitions; (transitions,)."""
     bars, portfolios = store.columns["bar"] + int(after), store.columns["next_portfolio" if after else "portfolio"]
-    parts = [slice(start, start + VALUE_ROWS) for start in range(0, len(store), VALUE_ROWS)]
-    return torch.cat([value.of_behaviour(market.states(bars[rows], portfolios[rows])) for rows in parts])
+    values = portfolios.new_empty(len(store))
+    for rows in torch.split(bars.argsort(stable=True), VALUE_ROWS):
+        known, places = torch.unique_consecutive(bars[rows], return_inverse=True)  # many portfolios see each bar
+        values[rows] = value.of_behaviour(market.states(known, portfolios[rows]), places)
+    return values
 
 
 def behaviour_returns(
