@@ -58,7 +58,8 @@ def check_same_learning(one: FinFlowTrainer, other: FinFlowTrainer, name: str = 
     """Hold all of two states and their rows against each other, bit for bit; configurations may be others."""
     (tensors, facts), (others, told) = (read_tensors(checkpoint_of(trainer, name)) for trainer in (one, other))
     assert tensors.keys() == others.keys()
-    assert [name for name, tensor in tensors.items() if not torch.equal(tensor, others[name])] == []
+    differing = [name for name, tensor in tensors.items() if not torch.equal(tensor, others[name])]
+    assert not differing, f"{len(differing)} of {len(tensors)} tensors differ: {differing[:20]}"
     assert facts["training"] == told["training"]
     assert rows_of(one) == rows_of(other)
 
