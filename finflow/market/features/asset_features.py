@@ -9,9 +9,16 @@ mean r of all listed assets ("the market"); O, H, L, C and V are the day's open,
 Features of those are there where a panel has the fields. Ratios of volume are clipped to a hundredth and 100, and are 1
 where nothing was traded.
 
-A bank of exponential averages of market-relative returns follows hidden drifts and regimes, whose best memory is not
-known beforehand: a learner may choose, or combine two into a difference. Its formula: docs/reference/market.md,
-Optional features.
+A bank of exponential averages of market-relative returns, the same for every asset, is a memory of several lengths.
+Hidden drifts and regimes are followed by averages over the past whose best length is not known beforehand (Muth 1960;
+the Kalman filter of a drifting mean is one such average). A bank of them lets a learner choose, or combine two into a
+difference. With b = 2^(-1 / h) for a half-life of h bars,
+
+    z_t = sum_k b^k (r - m)_{t-k} / (s(63) sqrt(sum_k b^(2 k))),
+
+summed over the bars since the asset was listed. The sum is divided by the deviation that it has where r - m is white
+noise of deviation s(63), so that every member of the bank is about standard normal on a market without memory, whatever
+the unit, the volatility and the half-life.
 """
 
 from __future__ import annotations

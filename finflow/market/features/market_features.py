@@ -4,8 +4,12 @@ A feature has the shape (bars,); row t is made from bars <= t. Formulas and name
 market is the mean of the listed assets, m in the formulas, not the benchmark, so that it needs no data beyond the
 assets.
 
-Turbulence and the crisis probability have parameters, fitted on the rows before `fit_until`; their models:
-docs/reference/market.md, Features. The smoother of the crisis states, which uses later returns, serves in fitting only.
+Turbulence and the crisis probability have parameters, fitted on the rows before `fit_until`. The crisis probability is
+that of two hidden states (Hamilton 1989): in each of them m is normal, with a mean and a variance of its own, and a
+state lasts another bar with a probability of its own. The variances distinguish the states of stock markets (Turner,
+Startz and Nelson 1989). The parameters are those of largest likelihood, by expectation maximisation (Baum et al. 1970)
+from a fixed start. The feature is the filter, the probability of the bad state given the returns up to a bar; the
+smoother, which uses later returns, serves in fitting only.
 """
 
 from __future__ import annotations
