@@ -107,15 +107,10 @@ class _RowsTimesVector(torch.autograd.Function):
     and the vector's gradient are therefore written with one row, and the rows' gradient as an elementwise product.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(rows: Tensor, vector: Tensor) -> Tensor:
+    def forward(context: Any, rows: Tensor, vector: Tensor) -> Tensor:
+        context.save_for_backward(rows, vector)
         return torch.bmm(vector.transpose(1, 2), rows.transpose(1, 2))
-
-    @staticmethod
-    def setup_context(context: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        context.save_for_backward(*inputs)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
