@@ -110,7 +110,7 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
     else:
         refuse_own_decisions(config)
     rows = join_recordings(parts)
-    columns: dict[str, Any] = {name: rows[name].astype(kind) for name, kind in COLUMNS.items()}
+    columns: dict[str, Any] = {name: rows[name].astype(kind, copy=False) for name, kind in COLUMNS.items()}
     reward_scale = float(rows["reward"].std())
     refuse(
         not reward_scale > 0.0,

@@ -9,7 +9,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ COLUMNS = {
     "family": np.int8,
 }
 """Columns of a dataset and their types."""
+WIDE = ("portfolio", "action", "next_portfolio", "next_action")
+"""Those with a number for each asset: nearly all of a dataset's memory."""
 
 
 class Recorder:
@@ -70,20 +72,23 @@ class Recorder:
             **values,
         }
         for name, value in recorded.items():
-            self._steps.setdefault(name, []).append(np.asarray(value))
+            kind = COLUMNS[name] if name in WIDE else None  # figures of the data card are sums in double precision
+            self._steps.setdefault(name, []).append(np.asarray(value, dtype=kind))
 
     def replace(self, name: str, values: Sequence[NDArray[Any]]) -> None:
         """Replace a column by the values of each step, (N, ...), that were computed later."""
         self._steps[name] = [np.asarray(value) for value in values]
 
     def rows(self) -> Rows:
-        """All steps, those of the first portfolio first."""
-        stacked = {name: np.stack(steps, axis=1) for name, steps in self._steps.items()}
+        """All steps, those of the first portfolio first; the recorder is empty after it."""
+        stacked = {name: np.stack(self._steps.pop(name), axis=1) for name in list(self._steps)}
         return {name: column.reshape(-1, *column.shape[2:]) for name, column in stacked.items()}
 
 
 def join_recordings(parts: list[Rows]) -> Rows:
     """Rows of several recordings, one after the other; episodes are numbered on."""
+    if len(parts) == 1:
+        return parts[0]
     first = np.cumsum([0, *(part["episode"].max() + 1 for part in parts)])
     numbered = [{**part, "episode": part["episode"] + count} for part, count in zip(parts, first[:-1], strict=True)]
     return {name: np.concatenate([part[name] for part in numbered]) for name in parts[0]}
@@ -134,6 +139,7 @@ class OfflineDataset:
     episode: NDArray[np.int32]
     family: NDArray[np.int8]  # index into `SOURCES`
     meta: dict[str, Any]
+    wide_rows: NDArray[np.int64] | None = None  # of a part of a dataset: the rows that its `WIDE` columns have here
     """``reward_scale`` (the rewards' deviation, by which learners divide), ``made_by``, the hashes of all that decides
     the data, ``sources``, and ``card``, what is inside for people to read."""
 
@@ -145,7 +151,7 @@ class OfflineDataset:
         return float(self.meta["reward_scale"])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != META}
+        return {name: getattr(self, name) for name in COLUMNS}
 
 
 def save_dataset(path: Path, dataset: OfflineDataset) -> None:

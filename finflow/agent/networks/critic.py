@@ -141,9 +141,9 @@ class ValueNetwork(nn.Module):
         value: Tensor = self.own(encoding.state, _current_inputs(encoding, states))
         return value
 
-    def of_behaviour(self, states: States, places: Tensor | None = None) -> Tensor:
-        """V_mu, (batch,); ``places``: of each portfolio's market among those of the states, where not in groups."""
-        encoding = self.encoder(states) if places is None else self.encoder(states).at(places)
+    def of_behaviour(self, states: States) -> Tensor:
+        """V_mu, (batch,)."""
+        encoding = self.encoder(states)
         value: Tensor = self.behaviour(encoding.state, _current_inputs(encoding, states))
         return value
 

@@ -178,9 +178,6 @@ class Encoding(NamedTuple):
     def groups(self, start: int, stop: int) -> Encoding:
         return Encoding(self.assets[:, start:stop], self.state[:, start:stop])
 
-    def at(self, places: Tensor) -> Encoding:
-        return Encoding(self.assets[:, places], self.state[:, places])
-
     def detach(self) -> Encoding:
         return Encoding(self.assets.detach(), self.state.detach())
 

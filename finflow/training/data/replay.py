@@ -19,7 +19,7 @@ from finflow.agent.losses.off_policy_losses import CoverageProposals
 from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.decision_process import DecisionProcess
 from finflow.guard.checkpoint_folder import check_like
-from finflow.offline.dataset import SOURCES, OfflineDataset
+from finflow.offline.dataset import SOURCES, WIDE, OfflineDataset
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.data.rewards import RewardUnits
 
@@ -90,7 +90,11 @@ class Transitions:
         Transitions ever written, less those forgotten.
     first : int
         The oldest that is still there, counted as ``written`` is.
+    wide_rows : Tensor, optional
+        Of a part of a dataset: the rows that its wide columns, which it shares with the other parts, have for it.
     """
+
+    wide_rows: Tensor | None = None
 
     def __init__(
         self, capacity: int, n_weights: int, portfolio_size: int, device: torch.device, slack: int = 0
@@ -122,10 +126,15 @@ class Transitions:
 
     @classmethod
     def of(cls, dataset: OfflineDataset, device: torch.device) -> Transitions:
+        """A dataset's transitions, in its own memory where that can be; they are not written to."""
         n_weights, size = dataset.action.shape[1], dataset.portfolio.shape[1]
-        store = cls(len(dataset), n_weights, size, device)
-        stored = dataset.arrays()
-        store.add(**{name: stored[name] for name in store.columns if name in stored})
+        store, stored = cls(len(dataset), n_weights, size, device), dataset.arrays()
+        for name, column in store.columns.items():
+            if name in stored:
+                store.columns[name] = torch.from_numpy(stored[name]).to(device, column.dtype)
+        store.written = len(dataset)
+        if dataset.wide_rows is not None:
+            store.wide_rows = torch.from_numpy(dataset.wide_rows).to(device)
         return store
 
     def add(self, **rows: NDArray[Any]) -> None:
@@ -170,7 +179,11 @@ class Transitions:
         return self.rows(places[torch.randint(len(places), (count,), generator=generator, device=self.device)])
 
     def rows(self, places: Tensor) -> dict[str, Tensor]:
-        return {name: column[places] for name, column in self.columns.items()}
+        return {name: self.column(name, places) for name in self.columns}
+
+    def column(self, name: str, places: Tensor) -> Tensor:
+        shared = self.wide_rows is not None and name in WIDE
+        return self.columns[name][self.wide_rows[places] if shared else places]
 
 
 def make_batch(

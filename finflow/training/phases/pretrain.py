@@ -65,11 +65,15 @@ def learning_market(run: TrainingRun, with_families: bool = False) -> RolloutMar
 @torch.no_grad()
 def behaviour_values(store: Transitions, value: ValueNetwork, market: MarketTensors, after: bool = False) -> Tensor:
     """Fitted values of the behaviour at every stored state, or at those after the transitions; (transitions,)."""
-    bars, portfolios = store.columns["bar"] + int(after), store.columns["next_portfolio" if after else "portfolio"]
-    values = portfolios.new_empty(len(store))
-    for rows in torch.split(bars.argsort(stable=True), VALUE_ROWS):
-        known, places = torch.unique_consecutive(bars[rows], return_inverse=True)  # many portfolios see each bar
-        values[rows] = value.of_behaviour(market.states(known, portfolios[rows]), places)
+    bars, portfolio = store.columns["bar"] + int(after), "next_portfolio" if after else "portfolio"
+    values, order = torch.empty(len(store), device=store.device), bars.argsort(stable=True)
+    known, counts = torch.unique_consecutive(bars[order], return_counts=True)
+    first = counts.cumsum(0) - counts
+    for some in torch.split(torch.arange(len(known), device=store.device), max(VALUE_ROWS // int(counts.max()), 1)):
+        place, count = torch.arange(int(counts[some].max()), device=store.device), counts[some].unsqueeze(1)
+        rows = order[first[some].unsqueeze(1) + place.minimum(count - 1)]  # a bar with fewer has its last ones again
+        states = market.states(known[some], store.column(portfolio, rows.flatten()))
+        values[rows[place < count]] = value.of_behaviour(states).view(rows.shape)[place < count]
     return values
 
 
