@@ -61,7 +61,8 @@ class OnlineSelection:
         moved, share = weights.copy(), float(weights[known].sum())
         if share <= 0.0:
             return weights
-        moved[known] = share * self.update(weights[known] / share, prices[:, known])
+        seen = prices if known.all() else prices[:, known]  # a copy of the whole history
+        moved[known] = share * self.update(weights[known] / share, seen)
         return moved
 
     def _enter(self, weights: FloatArray, new: BoolArray) -> FloatArray:

@@ -60,9 +60,9 @@ def marks_shown(texts: Sequence[str], separator: str) -> NumberMarks:
 
 def ambiguity(texts: Sequence[str]) -> tuple[int, str] | None:
     """The first number such as 1.000, by its place and in words, unless another shows that its mark is decimal."""
-    decimal = {mark for text in texts for mark in ".," if mark in text and not _THREE.fullmatch(text)}
+    open_marks = [mark for mark in ".," if all(mark not in text or _THREE.fullmatch(text) for text in texts)]
     for place, text in enumerate(texts):
-        if _THREE.fullmatch(text) and not decimal.intersection(text):
+        if any(mark in text for mark in open_marks):
             whole, decimals = re.split("[.,]", text)
             one = f"{decimals}0" if decimals[-1] != "0" else decimals.rstrip("0") or "0"
             both = f"{whole}{decimals} or {float(f'{whole}.{decimals}'):g}"
@@ -87,8 +87,10 @@ def marks_of(path: Path, separator: str, skipped: int, numeric: Sequence[int]) -
                 )
                 raise MarketError(f"{path}, line {line}: {says}; write numbers without marks between thousands")
         return marks
-    for column in numeric if grouped else ():
-        own = [(line, text) for line, at, text in sample if at == column]
+    by_column: dict[int, list[tuple[int, str]]] = {column: [] for column in numeric}
+    for line, column, text in sample if grouped else ():
+        by_column[column].append((line, text))
+    for column, own in by_column.items():
         if (found := ambiguity([text for _, text in own])) is not None:
             raise MarketError(
                 f"{path}, line {own[found[0]][0]}: {found[1]}, as with every value of column {column + 1}"
