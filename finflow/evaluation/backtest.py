@@ -221,12 +221,11 @@ def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
     if target.shape != (n_weights,):
         return f"numbers of the shape {target.shape}"
     least, total = target.min(), target.sum()
-    faults = {
-        "numbers that are not finite": not np.isfinite(target).all(),
-        f"a weight of {least:.6g}": least < -ROUNDING,
-        f"weights that sum to {total:.6g}": abs(total - 1.0) > ROUNDING,
-    }
-    return next((fault for fault, found in faults.items() if found), None)
+    if least >= -ROUNDING and abs(total - 1.0) <= ROUNDING:  # as finite numbers alone are
+        return None
+    if not np.isfinite(target).all():
+        return "numbers that are not finite"
+    return f"a weight of {least:.6g}" if least < -ROUNDING else f"weights that sum to {total:.6g}"
 
 
 @dataclass(frozen=True, eq=False)

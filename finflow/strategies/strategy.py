@@ -90,7 +90,7 @@ def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compu
         return compute()
     digest = hashlib.sha256()
     for one in inputs:
-        digest.update(f"{one.dtype}{one.shape}".encode())
+        digest.update(f"{one.dtype.str}{one.shape}".encode())
         digest.update(np.ascontiguousarray(one).data)
     key = name, digest.digest()
     if key not in memo:
