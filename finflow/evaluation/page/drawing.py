@@ -96,6 +96,7 @@ class Rendered:
 def render(draw: Callable[[Figure], None], height: float, width: float = WIDTH) -> bytes:
     """Draw one figure of the given height and width (inches) and encode it as PNG."""
     import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
@@ -104,7 +105,8 @@ def render(draw: Callable[[Figure], None], height: float, width: float = WIDTH) 
         figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
         draw(figure)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", metadata={"Software": None})
+        # savefig would draw it twice, the first time for its layout alone
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
