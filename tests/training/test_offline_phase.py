@@ -10,11 +10,19 @@ import torch
 from hypothesis import given, strategies as st
 
 from finflow.config import load_config
-from finflow.training.data.replay import MarketTensors
+from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.phases.pretrain import Epochs, OfflineLearning, epoch_order, fitted_q_value, group_size
+from finflow.training.phases import pretrain as pretraining
+from finflow.training.phases.pretrain import (
+    Epochs,
+    OfflineLearning,
+    behaviour_values,
+    epoch_order,
+    fitted_q_value,
+    group_size,
+)
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, check_same_files, rows_of, train_through
 
@@ -86,6 +94,23 @@ def test_a_constant_reward_is_worth_itself(shared: Make, gamma: float, normalise
 
 
 # Six updates follow the first validation, which is the best; or every epoch is made.
+def test_portfolios_are_valued_alike_together_and_alone(shared: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    # portfolios of a bar are valued together, bars with few of them beside bars with many
+    trainer = FinFlowTrainer(shared())
+    learner, cpu = trainer._begin().state.learner, torch.device("cpu")
+    assert learner is not None
+    store = Transitions.of(trainer.collect_offline_data(), cpu)
+    market = MarketTensors.of(trainer.training_data.learning, cpu)
+    assert len(torch.unique(torch.bincount(store.columns["bar"]))) > 2
+    monkeypatch.setattr(pretraining, "VALUE_ROWS", 200)
+    for after, portfolio in ((False, "portfolio"), (True, "next_portfolio")):
+        values = behaviour_values(store, learner.value, market, after)
+        states = market.states(store.columns["bar"] + int(after), store.columns[portfolio])
+        with torch.no_grad():
+            alone = learner.value.of_behaviour(states)
+        torch.testing.assert_close(values, alone, rtol=0.0, atol=1e-6)  # single precision, values of about one
+
+
 @pytest.mark.parametrize(("patience", "at"), [(6, [3, 6, 9]), (0, [3, 6, 9, 12, 14])])
 def test_the_offline_phase_ends_when_no_validation_is_better(
     patience: int, at: list[int], shared: Make, capsys: pytest.CaptureFixture[str]

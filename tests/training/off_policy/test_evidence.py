@@ -19,8 +19,9 @@ from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
 from finflow.errors import TrainingError
 from finflow.evaluation.analysis import training_sections
+from finflow.offline.dataset import WIDE
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
-from finflow.training.data.replay import MarketTensors
+from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.training_data import prepare
 from finflow.training.off_policy.evidence import (
     CONFIDENCES,
@@ -108,6 +109,22 @@ def test_learners_of_blocks_begin_and_stay_outside_of_them(trainer: FinFlowTrain
         assert not np.isin(learner.portfolios.starts[:, None] + np.arange(4), held).any()
     own = learners.everyone[0].replay.columns["bar"].numpy()
     assert any(np.isin(own, np.array(block.held_out)).any() for block in evidence.blocks)
+
+
+def test_learners_of_blocks_read_the_behaviour_from_one_memory(trainer: FinFlowTrainer) -> None:
+    """With 500 assets a copy of the data for each block is more than a computer has."""
+    dataset, evidence, cpu = trainer.collect_offline_data(), trainer._begin().state.out_of_fold, torch.device("cpu")
+    assert evidence is not None
+    whole = Transitions.of(dataset, cpu)
+    for block in evidence.blocks:
+        part = transitions_outside(dataset, block)
+        store, kept = Transitions.of(part, cpu), np.flatnonzero(np.isin(dataset.bar, part.bar))
+        for name in WIDE:
+            assert store.columns[name].data_ptr() == getattr(dataset, name).ctypes.data
+        expected, rows = whole.rows(torch.from_numpy(kept)), store.rows(torch.arange(len(store)))
+        assert len(store) == len(kept) < len(dataset)
+        for name, column in expected.items():
+            assert torch.equal(rows[name], column)
 
 
 def test_no_learner_of_a_block_sees_a_price_of_its_block(trainer: FinFlowTrainer, shared: Make) -> None:
