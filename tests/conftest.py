@@ -16,6 +16,7 @@ from functools import partial
 from html.parser import HTMLParser
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 # Before torch is loaded: on two cores, two threads are far slower than one whenever the other core is busy.
@@ -271,16 +272,25 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_phases() -> Iterator[None]:
-    """Shorten what would be most of a tiny training: few random features, and regimes of a few rounds, predict the bars
-    that are mirrored, and the critics are judged in few states, over few decisions. Files that test these define a
-    fixture of this name."""
-    from finflow.market.features import regimes
+    """Shorten what would be most of a tiny training: few random features predict the mirrored bars, regimes and crises
+    are fitted in few rounds, the critics are judged in few states, over few decisions, and how a policy generalises on
+    pieces of five decisions. Files that test these define a fixture of this name."""
+    from finflow.market.features import market_features, regimes
     from finflow.training.data import mirrored_growth
     from finflow.training.off_policy import exact_decisions
+    from finflow.training.phases import training_run
+
+    real, brief = training_run.generalisation_figures, SimpleNamespace(env=SimpleNamespace(episode_length=5))
+
+    def quick(data: Any, *given: Any) -> dict[str, float]:
+        own = {name: getattr(data, name) for name in ("process", "train_segments", "split")}
+        return real(SimpleNamespace(config=brief, **own), *given)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_run, "generalisation_figures", quick)
         patch.setattr(mirrored_growth, "RANDOM_FEATURES", 20)
         patch.setattr(regimes, "ITERATIONS", 5)
+        patch.setattr(market_features, "_ROUNDS", 10)
         for name, value in (("JUDGED", 64), ("FOLLOWED", 16), ("SETTLED", 4), ("DECISION_STATES", 256)):
             patch.setattr(exact_decisions, name, value)
         yield

@@ -59,7 +59,7 @@ TINY: dict[str, object] = {
     "features.filters": "none",
     "features.regimes": False,
     "train.offline_training_epochs": 2,
-    "train.online_episodes": 8,
+    "train.online_episodes": 6,
     "train.offline_batch_size": 32,
     "train.online_batch_size": 16,
     "train.n_envs": 4,

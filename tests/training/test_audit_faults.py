@@ -29,6 +29,8 @@ from tests.training.test_auditing import bad
 from tests.training.whole_trainings import Make, checkpoint_of, train_through
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
+#: Of windows for 520 bars.
+ENDS = {"market__train_end": "2010-12-31", "market__validation_end": "2011-02-28"}
 
 
 def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +237,8 @@ def _ask_no_further_than(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fault_in_a_part_is_caught_and_named(
     plant: Callable[[pytest.MonkeyPatch], None], named: str, tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends = {"market__train_end": "2010-12-31", "market__validation_end": "2011-02-28"}
-    prices = write_market(tmp_path / "fewer.csv", bars=520)
-    config = tiny(**FEW_EPISODES, **ends, market__path=str(prices), market__benchmark="A")
+    write_market(tmp_path / "prices.csv", bars=520)
+    config = tiny(**FEW_EPISODES, **ENDS, market__benchmark="A")
     plant(monkeypatch)
     _ask_no_further_than(named, monkeypatch)
     found = audit_configuration(config)
@@ -246,10 +247,16 @@ def test_a_fault_in_a_part_is_caught_and_named(
     assert str(verdict_of(found)).startswith((f"{named} looks ahead", f"{named} cannot be audited: two runs"))
 
 
-def test_an_agent_is_audited_with_its_checkpoint(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of either phase."""
-    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
+def test_an_agent_is_audited_with_its_checkpoint(tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either phase; what the agent rests on is audited without it, too."""
+    write_market(tmp_path / "prices.csv", bars=520)
+    config, real = tiny(train__offline_episodes=6, train__offline_training_epochs=1, **ENDS), auditing.audit
     trainer = train_through(config)
+
+    def alone(panel: Any, asked: Any, *given: Any) -> Any:
+        return real(panel, [one for one in asked if one.name == "agent"], *given)
+
+    monkeypatch.setattr(auditing, "audit", alone)
     for path in (checkpoint_of(trainer, "pretrained"), trainer.run_folder):
         clean = audit_configuration(config, agent=path)
         assert (verdict_of(clean), bad(clean)) == (None, [])

@@ -25,7 +25,7 @@ from finflow.training.audit.look_ahead import FOREKNOWLEDGE, LEAK, NOTED, Findin
 from finflow.training.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
 from finflow.training.data.training_data import prepare
 from tests.commands import refusal
-from tests.short_trainings import FEW_EPISODES
+from tests.short_trainings import FEW_EPISODES, write_market
 from tests.training.whole_trainings import Make
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
@@ -156,9 +156,11 @@ class Trend:
 
 
 @pytest.fixture
-def tiny(tiny: Make) -> Make:
-    """Makes tiny configurations with few episodes."""
-    return lambda **changes: tiny(**{**FEW_EPISODES, **changes})
+def tiny(tiny: Make, tmp_path: Path) -> Make:
+    """Makes tiny configurations with few bars and episodes."""
+    write_market(tmp_path / "prices.csv", bars=520)
+    ends = {"market__train_end": "2010-12-31", "market__validation_end": "2011-02-28"}
+    return lambda **changes: tiny(**{**FEW_EPISODES, **ends, **changes})
 
 
 @pytest.fixture
@@ -193,8 +195,8 @@ def test_the_configuration_is_clean_at_every_lag(
 ) -> None:
     monkeypatch.setattr(auditing, "unprimed", UNPRIMED_OF)
     prices = pd.read_csv(tmp_path / "prices.csv", index_col=0)
-    prices.iloc[:400, 1] = np.nan
-    prices.iloc[600:, 2] = np.nan
+    prices.iloc[:370, 1] = np.nan
+    prices.iloc[480:, 2] = np.nan
     prices.to_csv(tmp_path / "ragged.csv")
     keys: dict[str, object] = {"market__path": str(tmp_path / "ragged.csv"), "market__benchmark": "A"}
     if market == "synthetic":
@@ -210,7 +212,7 @@ def test_a_cut_market_has_the_decisions_before_the_cut_whatever_the_rhythm(tiny:
     data = prepare(tiny(env__execution_lag=0, evaluation__rebalance_every=1))
     subjects = AuditSubjects(data.panel, data.config, data.split)
     ask = next(one.answer for one in subjects.of_decisions({"equal": EqualWeight}) if one.name == "equal")
-    for last in range(620, 632):  # the rhythm is drawn for each
+    for last in range(data.split.train_end, data.split.train_end + 12):  # the rhythm is drawn for each
         whole, cut = ask(data.panel, last), ask(data.panel.until(last + 1), last)
         for name, rows in whole.items():
             known = rows.bars[rows.bars < last]
@@ -277,7 +279,7 @@ def test_it_would_be_caught_if_there_were_anything(tiny: Make, monkeypatch: pyte
 def test_a_test_window_that_ends_inside_the_data_is_clean(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that a probe cuts end long before the configured end of the test window."""
     monkeypatch.setattr(auditing, "probes_of", lambda split, *_: (Probe(split.validation_end + 3, CUT),))
-    found = audit_configuration(tiny(market__test_end="2012-01-20"))
+    found = audit_configuration(tiny(market__test_end="2011-05-13"))
     assert (verdict_of(found), bad(found)) == (None, [])
     assert "evaluation" in {finding.component for finding in found}
 
@@ -300,8 +302,9 @@ def test_rewards_that_say_how_far_they_look_are_clean(tiny: Make) -> None:
 # --- the mode
 
 
-def test_single_bars_cover_a_month_of_every_window_and_notable_days(tiny: Make) -> None:
-    ready = prepare(tiny(market__train_end="2011-06-30"))  # each window has more than a month
+def test_single_bars_cover_a_month_of_every_window_and_notable_days(tiny: Make, tmp_path: Path) -> None:
+    write_market(tmp_path / "prices.csv")  # each window has more than a month
+    ready = prepare(tiny(market__train_end="2011-06-30", market__validation_end="2011-10-31"))
     split, panel = ready.split, ready.panel
     bars = BARS_OF(panel, split, 340, 1, 0)
     runs = [run for run in bars if len(run) > 1]
@@ -368,7 +371,7 @@ def test_features_of_ones_own_join_their_lens_or_the_market_and_leave_the_others
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("mine:narrow", "the feature 'mine:narrow' has the shape (700, 1), not (700, 4)"),
+        ("mine:narrow", "the feature 'mine:narrow' has the shape (520, 1), not (520, 4)"),
         ("mine:absent", "the feature 'mine:absent' cannot be imported: AttributeError"),
         ("nowhere:label", "the feature 'nowhere:label' cannot be imported: ModuleNotFoundError"),
         ("mine:OWN_NAME", "cannot be imported"),

@@ -30,6 +30,7 @@ SMALL: dict[str, Any] = {
     "online__portfolios": 4,
     "online__minibatch": 16,
     "online__epochs": 2,
+    "train__online_episodes": 8,
 }
 ROLLOUTS = 5
 LOGGED = {
@@ -237,7 +238,7 @@ def test_rewards_beyond_reason_are_not_learned_from(tiny: Make, monkeypatch: pyt
         assert bool(rollout.advantages.isfinite().all())
         return learn(on_policy, rollout, *rest)
 
-    trainer = FinFlowTrainer(tiny(**SMALL, **QUICK))
+    trainer = FinFlowTrainer(tiny(**SMALL | QUICK))
     trainer.train_iql()
     monkeypatch.setattr(PortfolioVectorEnv, "step", poisoned_step)
     monkeypatch.setattr(phase, "learn_from", sized)

@@ -72,8 +72,8 @@ def test_the_coefficient_follows_its_formula_and_several_looks_beyond_twice_the_
 
 
 def test_the_early_stop_is_an_event_of_the_guard_and_ends_the_phase(tiny: Make) -> None:
-    target = {"online__reference": "pretrained", "online__reference_target": 1e-6}
-    config = tiny(**{**SMALL, **FAST, **target}, online__reference_beta=1e-9, train__online_episodes=12)
+    target = {"online__reference": "pretrained", "online__reference_target": 1e-6, "train__online_episodes": 12}
+    config = tiny(**{**SMALL, **FAST, **target}, online__reference_beta=1e-9)
     trainer = train_through(config)
     (event,) = [row for row in events_of(trainer) if row["signal"] == "reference"]
     assert "the online phase ends here" in event["message"]
@@ -136,7 +136,7 @@ def default_agents(shared: Make, tmp_path_factory: pytest.TempPathFactory) -> di
 def test_an_agent_of_the_default_training_is_a_reference_as_it_was_deployed(
     deployed: str, default_agents: dict[str, Path], tiny: Make
 ) -> None:
-    config = tiny(**SMALL, online__reference=str(default_agents[deployed]), train__online_episodes=2)
+    config = tiny(**{**SMALL, "train__online_episodes": 2}, online__reference=str(default_agents[deployed]))
     trainer = train_through(config)
     reference, run = trainer.agent.reference, trainer._begin()
     assert reference is not None

@@ -44,7 +44,7 @@ class Whole(NamedTuple):
 
 @pytest.fixture(scope="module", autouse=True)
 def _often_logged() -> Iterator[None]:
-    """Rows of losses every 20 updates: a training has 40 online."""
+    """Rows of losses every 20 updates: a training has 32 online."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("finflow.training.phases.training_run.LOG_EVERY", 20)
         yield
@@ -116,7 +116,7 @@ def test_prices_after_validation_cannot_change_what_is_learned(whole: Whole, sha
     check_same_learning(whole.trainer, train_through(shared(market__path=str(crashed))))
 
 
-@pytest.mark.parametrize("when", [9, 14 + 5 + 22])  # 2 epochs of 7 updates, 5 warm-up steps, 40 online updates
+@pytest.mark.parametrize("when", [9, 14 + 5 + 22])  # 2 epochs of 7 updates, 5 warm-up steps, 32 online updates
 def test_stopped_and_resumed_equals_never_stopped(whole: Whole, shared: Make, stop_training: Stop, when: int) -> None:
     stopped = stop_training(shared(), when)
     resumed = train_through(shared(), resume=stopped.run_folder)
@@ -147,7 +147,7 @@ def test_a_damaged_latest_falls_back_to_the_one_before(
 ) -> None:
     run = shutil.copytree(whole.trainer.run_folder, tmp_path / "run")
     content = latest(whole.trainer).read_bytes()
-    for path in (run / "models" / f"{name}.safetensors" for name in ("checkpoint_latest", numbered(14 + 40))):
+    for path in (run / "models" / f"{name}.safetensors" for name in ("checkpoint_latest", numbered(14 + 32))):
         path.unlink()
         path.write_bytes(content[: len(content) // 2])
     resumed = train_through(shared(), resume=run)
@@ -242,7 +242,7 @@ def test_an_agent_learns_across_listings_and_ends(
     close.iloc[680:, 3] = np.nan
     close.to_csv(tmp_path / "ragged.csv")
     keys = {"market__path": str(tmp_path / "ragged.csv"), "market__benchmark": "A", "train__online_episodes": 6}
-    trainer = train_through(tiny(**keys, offline__evaluation_updates=0, **ALGORITHMS[algorithm]))
+    trainer = train_through(tiny(**{**ALGORITHMS[algorithm], **keys}, offline__evaluation_updates=0))
     rows = rows_of(trainer)
     names = [name for row in rows for name in row if "loss" in name or "entropy" in name or "gradient" in name]
     assert {"offline", "online"} <= {row["phase"] for row in rows}

@@ -18,7 +18,7 @@ from tests.short_trainings import TINY, config_in, write_market
 Make = Callable[..., Config]
 Stop = Callable[[Config, int], FinFlowTrainer]
 
-#: A training with evidence out of fold, in keyword form: 3 warm-up steps, and 5 updates of 32 decisions each.
+#: A training with evidence out of fold, in keyword form: 3 warm-up steps, and 4 updates of 32 decisions each.
 WITH_BLOCKS: dict[str, object] = {
     "out_of_fold__blocks": 2,
     "out_of_fold__looks": 2,

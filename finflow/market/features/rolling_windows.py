@@ -13,7 +13,7 @@ between. A feature whose window differs has another name, so that an agent of da
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -56,7 +56,7 @@ class FeatureWindows:
 
     def named(self, name: str) -> str:
         """Name of a feature with these windows, from one with their names in braces."""
-        return name.format(**asdict(self))
+        return name.format_map(vars(self))
 
 
 DAILY_WINDOWS = FeatureWindows()

@@ -50,7 +50,7 @@ from tests.training.whole_trainings import (
 )
 
 CPU = torch.device("cpu")
-UPDATES = 5  # 8 episodes of 20 decisions, 32 decisions an update
+UPDATES = 4  # 6 episodes of 20 decisions, 32 decisions an update
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ def test_the_last_stage_is_always_kept() -> None:
     assert stage_updates(0, 6) == []
 
 
-@pytest.mark.parametrize("when", [7 + 2, 7 + 3 + 4])
+@pytest.mark.parametrize("when", [7 + 2, 7 + 3 + 3])
 def test_a_resumed_run_equals_one_that_never_stopped(
     when: int, trainer: FinFlowTrainer, tiny: Make, stop_training: Stop
 ) -> None:
