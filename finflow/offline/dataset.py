@@ -286,7 +286,7 @@ def regions(actions: FloatArray, assets: Sequence[str]) -> dict[str, Any]:
     per_asset = {
         "largest_holding": np.bincount(actions.argmax(axis=1), minlength=count) / len(actions),
         "over_half": (actions > 0.5).mean(axis=0),
-        "mean_weight": actions.mean(axis=0),
+        "mean_weight": actions.mean(axis=0, dtype=np.float64),
     }
     return shares | {name: dict(zip(names, values.tolist(), strict=True)) for name, values in per_asset.items()}
 
