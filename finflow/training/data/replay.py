@@ -182,8 +182,8 @@ class Transitions:
         return {name: self.column(name, places) for name in self.columns}
 
     def column(self, name: str, places: Tensor) -> Tensor:
-        shared = self.wide_rows is not None and name in WIDE
-        return self.columns[name][self.wide_rows[places] if shared else places]
+        rows = places if self.wide_rows is None or name not in WIDE else self.wide_rows[places]
+        return self.columns[name][rows]
 
 
 def make_batch(
