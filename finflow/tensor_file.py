@@ -41,7 +41,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str,
     entries = {KEY: json.dumps(header, sort_keys=True)}
     try:  # the same bytes in a quarter of the time, where there are many small tensors
         content = save_arrays({name: tensor.numpy() for name, tensor in whole.items()}, metadata=entries)
-    except TypeError:  # NumPy has no bfloat16
+    except (TypeError, RuntimeError):  # NumPy has no bfloat16 or float8
         content = save(whole, metadata=entries)
     write_atomically(path, content)
 

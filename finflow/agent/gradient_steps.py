@@ -64,10 +64,8 @@ def compute_gradients(loss: Tensor, *optimisers: SkippingAdam) -> None:
 
 def step(optimiser: SkippingAdam, gradient_norm: float) -> Tensor:
     """Take one step along computed gradients: the second half of `gradient_step`."""
-    parameters = (parameter for group in optimiser.param_groups for parameter in group["params"])
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    torch._foreach_mul_(gradients, (gradient_norm / (norm + 1e-6)).clamp(max=1.0))
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    norm = nn.utils.clip_grad_norm_(parameters, gradient_norm)
     # 1 where the norm is not finite
     optimiser.found_inf = (norm - norm).ne(0.0).float() if optimiser.skip_nonfinite else None
     rates = [group["lr"] for group in optimiser.param_groups]

@@ -221,7 +221,7 @@ def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
     if target.shape != (n_weights,):
         return f"numbers of the shape {target.shape}"
     least, total = target.min(), target.sum()
-    if least >= -ROUNDING and abs(total - 1.0) <= ROUNDING:  # as finite numbers alone are
+    if least >= -ROUNDING and abs(total - 1.0) <= ROUNDING:  # true of finite numbers alone
         return None
     if not np.isfinite(target).all():
         return "numbers that are not finite"

@@ -9,7 +9,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class Recorder:
             **values,
         }
         for name, value in recorded.items():
-            kind = COLUMNS[name] if name in WIDE else None  # figures of the data card are sums in double precision
+            kind = COLUMNS[name] if name in WIDE else None  # returns and costs of the data card are in double precision
             self._steps.setdefault(name, []).append(np.asarray(value, dtype=kind))
 
     def replace(self, name: str, values: Sequence[NDArray[Any]]) -> None:
@@ -139,9 +139,10 @@ class OfflineDataset:
     episode: NDArray[np.int32]
     family: NDArray[np.int8]  # index into `SOURCES`
     meta: dict[str, Any]
-    wide_rows: NDArray[np.int64] | None = None  # of a part of a dataset: the rows that its `WIDE` columns have here
     """``reward_scale`` (the rewards' deviation, by which learners divide), ``made_by``, the hashes of all that decides
     the data, ``sources``, and ``card``, what is inside for people to read."""
+    wide_rows: NDArray[np.int64] | None = None
+    """Of a part: its rows of the `WIDE` columns, which are those of the whole, for all parts."""
 
     def __len__(self) -> int:
         return len(self.bar)
@@ -151,7 +152,15 @@ class OfflineDataset:
         return float(self.meta["reward_scale"])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {name: getattr(self, name) for name in COLUMNS}
+        """All columns; those of a part are copied."""
+        rows = slice(None) if self.wide_rows is None else self.wide_rows
+        return {name: getattr(self, name)[rows if name in WIDE else slice(None)] for name in COLUMNS}
+
+    def part(self, kept: BoolArray) -> OfflineDataset:
+        """The transitions that are ``kept``, (n,)."""
+        narrow: dict[str, Any] = {name: getattr(self, name)[kept] for name in COLUMNS if name not in WIDE}
+        rows = np.arange(len(self)) if self.wide_rows is None else self.wide_rows
+        return replace(self, **narrow, wide_rows=rows[kept])
 
 
 def save_dataset(path: Path, dataset: OfflineDataset) -> None:

@@ -61,7 +61,7 @@ class OnlineSelection:
         moved, share = weights.copy(), float(weights[known].sum())
         if share <= 0.0:
             return weights
-        seen = prices if known.all() else prices[:, known]  # a copy of the whole history
+        seen = prices if known.all() else prices[:, known]  # which would copy the whole history
         moved[known] = share * self.update(weights[known] / share, seen)
         return moved
 

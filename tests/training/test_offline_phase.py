@@ -90,10 +90,6 @@ def test_a_constant_reward_is_worth_itself(shared: Make, gamma: float, normalise
     assert fitted_q_value(learning) == pytest.approx(0.004, rel=0.02)  # seen: within 0.5 %
 
 
-# --- patience
-
-
-# Six updates follow the first validation, which is the best; or every epoch is made.
 def test_portfolios_are_valued_alike_together_and_alone(shared: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     # portfolios of a bar are valued together, bars with few of them beside bars with many
     trainer = FinFlowTrainer(shared())
@@ -111,6 +107,10 @@ def test_portfolios_are_valued_alike_together_and_alone(shared: Make, monkeypatc
         torch.testing.assert_close(values, alone, rtol=0.0, atol=1e-6)  # single precision, values of about one
 
 
+# --- patience
+
+
+# Six updates follow the first validation, which is the best; or every epoch is made.
 @pytest.mark.parametrize(("patience", "at"), [(6, [3, 6, 9]), (0, [3, 6, 9, 12, 14])])
 def test_the_offline_phase_ends_when_no_validation_is_better(
     patience: int, at: list[int], shared: Make, capsys: pytest.CaptureFixture[str]

@@ -81,6 +81,9 @@ class MarketReading(NamedTuple):
         parts = zip(*readings, strict=True)
         return cls._make(None if part[0] is None else together(list(part)) for part in parts)
 
+    def without_experts(self) -> MarketReading:
+        return self._replace(experts=self.experts[..., :0])
+
     def rows(self, start: int, stop: int) -> MarketReading:
         return self.each(lambda part: part[start:stop])
 

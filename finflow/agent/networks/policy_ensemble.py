@@ -48,7 +48,7 @@ def joined_readings(readings: Sequence[MarketReading], horizon: int, copies: int
     """Readings of several policies, (horizon * batch, ...) each, one of (horizon * members * copies * batch, ...)."""
 
     def together(parts: list[Tensor]) -> Tensor:
-        stacked = [part.view(horizon, -1, *part.shape[1:]) for part in parts for _ in range(copies)]
+        stacked = [part.view(horizon, len(part) // horizon, *part.shape[1:]) for part in parts for _ in range(copies)]
         return torch.stack(stacked, dim=1).flatten(0, 2)
 
     return MarketReading.join(readings, together)

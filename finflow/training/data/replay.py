@@ -126,15 +126,15 @@ class Transitions:
 
     @classmethod
     def of(cls, dataset: OfflineDataset, device: torch.device) -> Transitions:
-        """A dataset's transitions, in its own memory where that can be; they are not written to."""
-        n_weights, size = dataset.action.shape[1], dataset.portfolio.shape[1]
-        store, stored = cls(len(dataset), n_weights, size, device), dataset.arrays()
+        """A dataset's transitions, not to be added to: on the CPU wide columns are the dataset's own memory."""
+        store, shares = cls(0, 0, 0, device), device.type == "cpu"
+        stored = {name: getattr(dataset, name) for name in WIDE} if shares else dataset.arrays()
         for name, column in store.columns.items():
-            if name in stored:
-                store.columns[name] = torch.from_numpy(stored[name]).to(device, column.dtype)
-        store.written = len(dataset)
-        if dataset.wide_rows is not None:
-            store.wide_rows = torch.from_numpy(dataset.wide_rows).to(device)
+            given = stored[name] if name in stored else getattr(dataset, name, np.zeros(len(dataset)))
+            store.columns[name] = torch.from_numpy(np.require(given, requirements=["C", "W"])).to(device, column.dtype)
+        store.capacity = store.places = store.written = len(dataset)
+        if shares and dataset.wide_rows is not None:
+            store.wide_rows = torch.from_numpy(dataset.wide_rows)
         return store
 
     def add(self, **rows: NDArray[Any]) -> None:

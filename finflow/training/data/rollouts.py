@@ -61,14 +61,18 @@ class RolloutMarket(NamedTuple):
         noise: Generator | None = None,
         observation_noise: float = 0.0,
     ) -> MarketReading:
-        """Reading of a policy of the market at the next bars of every portfolio, (horizon * batch, ...)."""
+        """Reading of a policy of the market at the next bars of every portfolio, (horizon * batch, ...).
+
+        It is without the experts' portfolios: decisions need the aim alone, and they are most of a reading.
+        """
         device = self.tensors.market.device
         bars = torch.as_tensor((np.arange(horizon)[:, None] + state.bar).reshape(-1), device=device)
         blank = torch.zeros(len(bars), self.process.portfolio_size, device=device)
         if noise is None and not torch.is_grad_enabled():  # windows overlap: each bar once
             known, place = torch.unique(bars, return_inverse=True)
-            return policy.read_market(self.tensors.states(known, blank[: len(known)])).each(lambda part: part[place])
-        return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise), noise)
+            reading = policy.read_market(self.tensors.states(known, blank[: len(known)]))
+            return reading.without_experts().each(lambda part: part[place])
+        return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise), noise).without_experts()
 
     def resumed(self, rows: Mapping[str, Tensor]) -> PortfolioState:
         """Portfolios as they were at the decisions of some transitions."""

@@ -7,7 +7,6 @@ The evidence chooses the stage, and the blend with a reference that the agent de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import TrainingError
 from finflow.evaluation.backtest import simulate
 from finflow.evaluation.statistics.backtest_overfitting import BlendChoice, choose, least_gain
-from finflow.offline.dataset import WIDE, OfflineDataset
+from finflow.offline.dataset import OfflineDataset
 from finflow.tensor_file import without_prefix
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
@@ -76,7 +75,7 @@ def training_segments(training_data: TrainingData) -> list[range]:
 
 
 def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset:
-    """The transitions of the decisions that a block's policy may learn from; wide columns are those of all."""
+    """The transitions of the decisions that a block's policy may learn from."""
     allowed = np.concatenate([np.arange(one.start, one.stop) for one in block.learned])
     kept = np.isin(dataset.bar, allowed)
     if not kept.any():
@@ -84,8 +83,7 @@ def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset
             f"the behaviour data has no decision outside the block of bars {block.held_out.start} to "
             f"{block.held_out.stop - 1}; raise train.offline_episodes, or set out_of_fold.blocks=1"
         )
-    columns: dict[str, Any] = {name: column[kept] for name, column in dataset.arrays().items() if name not in WIDE}
-    return replace(dataset, **columns, wide_rows=np.flatnonzero(kept))
+    return dataset.part(kept)
 
 
 CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are compared; at 0 the reference itself

@@ -37,7 +37,7 @@ from finflow.training.phases.run_guard import LearnerProbe, probe_states
 from finflow.training.phases.training_run import TrainingRun, validate_and_save
 from finflow.training.phases.training_state import seeded
 
-VALUE_ROWS = 4096  # states valued at once
+VALUE_ROWS = 4096  # states valued at once; more where a bar alone has more
 TD_LAMBDA = 0.95  # of the returns that the value of the behaviour is fitted to
 LEAST_KEPT = 0.85
 """Smallest share of the transitions that full groups must hold; the rest is left out of the epoch."""
@@ -68,10 +68,12 @@ def behaviour_values(store: Transitions, value: ValueNetwork, market: MarketTens
     bars, portfolio = store.columns["bar"] + int(after), "next_portfolio" if after else "portfolio"
     values, order = torch.empty(len(store), device=store.device), bars.argsort(stable=True)
     known, counts = torch.unique_consecutive(bars[order], return_counts=True)
-    first = counts.cumsum(0) - counts
-    for some in torch.split(torch.arange(len(known), device=store.device), max(VALUE_ROWS // int(counts.max()), 1)):
-        place, count = torch.arange(int(counts[some].max()), device=store.device), counts[some].unsqueeze(1)
-        rows = order[first[some].unsqueeze(1) + place.minimum(count - 1)]  # a bar with fewer has its last ones again
+    first, crowded = counts.cumsum(0) - counts, counts.argsort(descending=True, stable=True)
+    while len(crowded):
+        most = int(counts[crowded[0]])
+        some, crowded = crowded.tensor_split([max(VALUE_ROWS // most, 1)])
+        place, count = torch.arange(most, device=store.device), counts[some].unsqueeze(1)
+        rows = order[first[some].unsqueeze(1) + place.minimum(count - 1)]  # a bar with fewer has its last one again
         states = market.states(known[some], store.column(portfolio, rows.flatten()))
         values[rows[place < count]] = value.of_behaviour(states).view(rows.shape)[place < count]
     return values

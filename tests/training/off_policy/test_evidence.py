@@ -125,6 +125,9 @@ def test_learners_of_blocks_read_the_behaviour_from_one_memory(trainer: FinFlowT
         assert len(store) == len(kept) < len(dataset)
         for name, column in expected.items():
             assert torch.equal(rows[name], column)
+        assert all(len(column) == len(part) for column in part.arrays().values())  # as it is saved
+        fewer = Transitions.of(part.part(np.arange(len(part)) % 2 == 1), cpu)
+        assert torch.equal(fewer.rows(torch.arange(len(fewer)))["action"], expected["action"][1::2])
 
 
 def test_no_learner_of_a_block_sees_a_price_of_its_block(trainer: FinFlowTrainer, shared: Make) -> None:
