@@ -199,19 +199,19 @@ class Drawing(NamedTuple):
     """What draws the pages of finflow: matplotlib's method that makes an image, and the tear sheet of quantstats."""
 
     save: Callable[..., None]
-    write: Callable[..., None]
+    encode: Callable[..., bytes]
     tear_sheet: Callable[..., str]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _drawing() -> Iterator[Drawing]:
     """Images of one pixel and no tear sheet, unless a test asks: they are most of a short training with its report."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    from finflow.evaluation.page import drawing
     from finflow.evaluation.report import report
 
-    real = Drawing(Figure.savefig, FigureCanvasAgg.print_png, report.tear_sheet)
+    real = Drawing(Figure.savefig, drawing._as_png, report.tear_sheet)
 
     def save(figure: Figure, target: Any, **options: Any) -> None:
         if options.get("format") == "png" and isinstance(target, io.BytesIO):
@@ -221,7 +221,7 @@ def _drawing() -> Iterator[Drawing]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save)
-        patch.setattr(FigureCanvasAgg, "print_png", lambda canvas, target, **options: target.write(PIXEL))
+        patch.setattr(drawing, "_as_png", lambda figure: PIXEL)
         patch.setattr(report, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
         yield real
 
@@ -229,12 +229,13 @@ def _drawing() -> Iterator[Drawing]:
 @pytest.fixture(scope="module")
 def images(_drawing: Drawing) -> Iterator[None]:
     """Images as finflow draws them, from here to the end of a test file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+
+    from finflow.evaluation.page import drawing
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", _drawing.save)
-        patch.setattr(FigureCanvasAgg, "print_png", _drawing.write)
+        patch.setattr(drawing, "_as_png", _drawing.encode)
         yield
 
 

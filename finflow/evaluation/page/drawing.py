@@ -96,7 +96,6 @@ class Rendered:
 def render(draw: Callable[[Figure], None], height: float, width: float = WIDTH) -> bytes:
     """Draw one figure of the given height and width (inches) and encode it as PNG."""
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
@@ -104,9 +103,15 @@ def render(draw: Callable[[Figure], None], height: float, width: float = WIDTH) 
         matplotlib.rcParams.update(_STYLE)
         figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
         draw(figure)
-        buffer = io.BytesIO()
-        # savefig would draw it twice, the first time for its layout alone
-        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})  # type: ignore[no-untyped-call]
+        return _as_png(figure)
+
+
+def _as_png(figure: Figure) -> bytes:
+    """Encode a figure, drawn once; its savefig would draw it twice, the first time for its layout alone."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
