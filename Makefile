@@ -3,6 +3,7 @@
 # make evidence the long measurements (resumable), and tests   make docs      the documentation as a site
 # make audit    known vulnerabilities of the dependencies      make clean     remove caches
 # make lock     requirements.lock anew, after constraints.txt
+# make agent    RUN=logs/RUN NAME=sp500: the agent of a run as one that comes with finflow
 #
 # Each makes .venv when it is missing and reuses it when it is current. More options: make train ARGS="--seed 1".
 # Another Python: make PYTHON=python3.12 train. Packages by the hashes of requirements.lock: make HASHED=1 test
@@ -21,13 +22,16 @@ ARGS ?=
 HASHED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train demo test lint evidence docs audit lock clean
+.PHONY: help train demo agent test lint evidence docs audit lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
 
 train: $(INSTALLED)
 	$(PY) main.py --mode train $(ARGS)
+
+agent: $(INSTALLED)
+	$(PY) -m finflow.training.checkpoints.packaged_agents $(RUN) $(NAME)
 
 demo: $(INSTALLED)
 	$(PY) main.py --mode demo $(ARGS)

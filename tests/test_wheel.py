@@ -67,6 +67,9 @@ def test_the_wheel_holds_every_module_template_and_shipped_configuration(install
     shipped = {path.name: path.read_text("utf-8") for path in (installed / "finflow" / "presets").iterdir()}
     assert shipped == {path.name: path.read_text("utf-8") for path in (ROOT / "configs").iterdir()}
     assert not (installed / "configs").exists()
+    agents = {path.relative_to(ROOT / "finflow") for path in (ROOT / "finflow" / "agents").rglob("*") if path.is_file()}
+    assert agents
+    assert {path for path in agents if not (installed / "finflow" / path).is_file()} == set()
 
 
 def test_a_demo_runs_from_the_wheel_outside_the_checkout(installed: Path, tmp_path: Path) -> None:

@@ -118,7 +118,13 @@ def _main(arguments: Sequence[str]) -> None:
 def _check(given: argparse.Namespace, parser: Parser) -> None:
     """Refuse the first thing that does not fit the mode; ``agents`` is all that `--resume` names."""
     mode = given.mode
+    if given.agent and given.resume:
+        parser.error("--agent and --resume both name the agent: leave one of them out")
     given.agents = given.resume or []
+    if given.agent:
+        from finflow.training.checkpoints.packaged_agents import packaged_agent
+
+        given.agents = [packaged_agent(given.agent)]
     given.resume = given.agents[0] if given.agents else None
     own = {
         option.name: option.modes

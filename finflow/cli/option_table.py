@@ -55,6 +55,10 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
             nargs="+",
         ),
         _option(
+            *("--agent", "NAME", "decide explain evaluate paper inspect"),
+            "an agent that comes with finflow, in place of --resume: sp500, trained on 20 stocks of the S&P 500",
+        ),
+        _option(
             *("--strategy", "NAME", "backtest audit"),
             "backtest, audit: such as equal-weight or momentum, or your own as package.module:Name; backtest: also "
             "optimal, the best policy of a synthetic market",

@@ -94,7 +94,8 @@ def run_inspection(given: argparse.Namespace) -> None:
 
 def _describe_run(path: Path) -> list[str]:
     """Market and verdict of a run, as far as its manifest and the numbers of its report are there."""
-    from finflow.trading.live_market import METRICS, read_part
+    from finflow.trading.live_market import read_part
+    from finflow.training.checkpoints.packaged_agents import METRICS
     from finflow.training.checkpoints.run_folder import MANIFEST, resolve_run
 
     folder, lines = resolve_run(path).folder, list[str]()

@@ -7,7 +7,7 @@ import datetime as dt
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ from finflow.trading.live_market import (
     run_verdict,
 )
 from finflow.trading.price_checks import TradingCalendar
+from finflow.training.checkpoints.packaged_agents import is_packaged
 from finflow.training.judging.agent_strategy import Agents
 
 PAPER_BROKER, ALPACA = "paper", "alpaca"
@@ -100,8 +101,11 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
     if routing is not None and request.date is not None:
         raise ConfigError(f"--date names a day of the past, and {routing.broker.name} trades today: leave it out")
     verdict, capital = run_verdict(agents), agents.config.env.initial_capital
+    packaged = is_packaged(agents.checkpoints[0].path)
+    if packaged and request.date is None and agents.config.market.source == "embedded":  # those prices end there
+        request = replace(request, date=load_prices(agents.config).dates[-1].astype(dt.date))
     refuse(
-        verdict == "no" and not request.accept_verdict,
+        verdict == "no" and not (request.accept_verdict or packaged),
         f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
         "with --i-know",
     )
@@ -137,6 +141,8 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
     account = account_at(market, entries, stated, capital)
     made = DecisionMaking(agents, market, account).decision(checks)
     remarks = [one for one in (_REMARKS.get(verdict), message) if one is not None]
+    if packaged:
+        remarks.insert(0, _origin(agents, market.panel))
     if request.dry_run:
         return DecisionOutcome(made, None, tuple(remarks))
     marks: dict[str, Any] = {} if routing is None else {"broker": routing.mark}
@@ -148,6 +154,17 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
     if routing is not None:
         remarks.append(routing.place(log, log.entries[-1]))
     return DecisionOutcome(made, folder / date, tuple(remarks))
+
+
+def _origin(agents: Agents, panel: MarketPanel) -> str:
+    """Line about an agent that comes with finflow: what it learned from, and the age of the prices."""
+    data, newest = run_data(agents), panel.dates[-1].astype(dt.date)
+    age, last = (dt.date.today() - newest).days, data["last_date"]
+    judged = "" if panel.sha256 == data["panel_sha256"] else "; on these prices it was never judged"
+    return (
+        f"{agents.folder.name} learned from {len(data['assets'])} stocks of the S&P 500 until "
+        f"{agents.config.market.train_end} and was judged until {last}; the newest price is {age} days old{judged}"
+    )
 
 
 def open_routing(agents: Agents, live: bool) -> OrderRouting:
@@ -178,6 +195,7 @@ def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[L
     """Market up to the day of the decision, the checks that its prices have passed, and the log."""
     config, data = agents.config, run_data(agents)
     log, named = HashedLog.read(agents.folder / TRADING / STATE), "market.tickers" in request.overrides
+    named = named or (is_packaged(agents.checkpoints[0].path) and config.market.source != "embedded")
     if not named and (tickers := _remembered_tickers(log.entries, request.date or today)):
         market_config, named = config.market.model_copy(update={"tickers": tickers}), True
         config = config.model_copy(update={"market": market_config})

@@ -14,17 +14,19 @@ from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import ConfigError, MarketError, refuse
 from finflow.evaluation.page.page_numbers import Answer
 from finflow.json_text import parse_json
+from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_set import FeatureRanges, Features, compute_features_and_ranges
+from finflow.market.features.rolling_windows import windows_of
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import check_same_features
+from finflow.training.checkpoints.packaged_agents import METRICS, is_packaged
 from finflow.training.checkpoints.run_folder import MANIFEST
 from finflow.training.data.training_data import device_here
 from finflow.training.judging import agent_strategy
 from finflow.training.judging.agent_strategy import Agents
 
 TRADING = "trading"
-METRICS = Path("reports") / "metrics.json"
 
 
 def load_trading_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agents:
@@ -43,7 +45,9 @@ def run_data(agents: Agents) -> Mapping[str, Any]:
 
 def run_verdict(agents: Agents) -> Answer | None:
     """Answer of the run's own evaluation: it beats equal weight, or does not; None where there is none."""
-    return read_part(agents.folder / METRICS, "verdict").get("beats_equal_weight")
+    folders = [agents.folder, *(one.run_folder for one in agents.checkpoints[:1] if is_packaged(one.path))]
+    answers = (read_part(folder / METRICS, "verdict").get("beats_equal_weight") for folder in folders)
+    return next((answer for answer in answers if answer), None)
 
 
 class LiveMarket(NamedTuple):
@@ -91,7 +95,7 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
 
     Raises MarketError if the last bar lies in the years that the agents learned from, or the windows do not fit.
     """
-    config = agents.config
+    config, panel = agents.config, _fields_read(panel, agents)
     last = panel.dates[-1].astype(dt.date)
     refuse(
         last <= config.market.validation_end,
@@ -107,6 +111,16 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, train_end))
     process = DecisionProcess(panel, features, config.env, config.objectives, moments)
     return LiveMarket(panel, train_end, process, features, ranges)
+
+
+def _fields_read(panel: MarketPanel, agents: Agents) -> MarketPanel:
+    """The panel without the fields, such as volume, that no feature of the agents needs."""
+    trained = [name for one in agents.checkpoints for name in (one.facts.get("features") or {}).get("assets", ())]
+    windows = windows_of(panel.bars_per_year)
+    needed = {field for one in ASSET_FEATURES if windows.named(one.name) in trained for field in one.needs}
+    fields = {field for one in ASSET_FEATURES for field in one.needs}
+    left: dict[str, Any] = dict.fromkeys(fields - needed if trained else ())
+    return replace(panel, **left)
 
 
 def read_part(path: Path, key: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
 from finflow.strategies.strategy import Information, Memo, Strategy, memoised
 from finflow.training.checkpoints.checkpoint_reader import FREE_SECTIONS, Checkpoint, read_best, stored_config
+from finflow.training.checkpoints.packaged_agents import is_packaged
 from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import choose_device
@@ -210,6 +211,8 @@ def load_agents(
     config = stored_config(checkpoints[0], overrides)
     torch.set_num_threads(config.train.threads)
     folder = resolve_run(paths[0]).folder
+    if is_packaged(folder):  # nothing is written into the package
+        folder = Path(config.output.logs_dir) / folder.name
     agents = Agents.of(checkpoints, config, device(config.train.device), folder)
     return agents if len(paths) == 1 else replace(agents, folder=folder.parent / "ensembles" / agents.identity[:8])
 
