@@ -105,7 +105,7 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
     if packaged and request.date is None and agents.config.market.source == "embedded":  # those prices end there
         request = replace(request, date=load_prices(agents.config).dates[-1].astype(dt.date))
     refuse(
-        verdict == "no" and not (request.accept_verdict or packaged),
+        verdict == "no" and not (request.accept_verdict or (packaged and request.broker is None)),
         f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
         "with --i-know",
     )
@@ -159,11 +159,11 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
 def _origin(agents: Agents, panel: MarketPanel) -> str:
     """Line about an agent that comes with finflow: what it learned from, and the age of the prices."""
     data, newest = run_data(agents), panel.dates[-1].astype(dt.date)
-    age, last = (dt.date.today() - newest).days, data["last_date"]
+    age, ends = (dt.date.today() - newest).days, agents.config.market.train_end
     judged = "" if panel.sha256 == data["panel_sha256"] else "; on these prices it was never judged"
     return (
-        f"{agents.folder.name} learned from {len(data['assets'])} stocks of the S&P 500 until "
-        f"{agents.config.market.train_end} and was judged until {last}; the newest price is {age} days old{judged}"
+        f"{agents.folder.name} learned from {len(data['assets'])} assets until {ends} and was judged until "
+        f"{data['last_date']}; the newest price is {age} days old{judged}"
     )
 
 
