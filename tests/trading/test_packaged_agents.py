@@ -81,7 +81,7 @@ def test_a_run_without_a_report_makes_no_agent(trained_once: Trained, tmp_path: 
 
 
 def test_mistakes_are_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "finflow comes with sp500" in refusal(capsys, "--mode", "decide", "--agent", "sp501")
+    assert "finflow has sp500; others follow --resume" in refusal(capsys, "--mode", "decide", "--agent", "sp501")
     assert "go on with --i-know" in refusal(capsys, "--mode", "decide", "--agent", "sp500", "--broker", "paper")
     assert "leave one of them out" in refusal(capsys, "--mode", "decide", "--agent", "sp500", "--resume", "logs/run")
     assert "another configuration or another version" in refusal(

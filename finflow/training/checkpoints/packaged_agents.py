@@ -29,9 +29,7 @@ PARTS = ("policy/", "average/", "blend", "log_alpha")  # of an agent's tensors: 
 def packaged_agent(name: str) -> Path:
     """Folder of an agent that is installed with finflow; a ConfigError where there is none of that name."""
     known = sorted(path.name for path in AGENTS.iterdir() if path.is_dir())
-    refuse(
-        name not in known, f"--agent {name}: finflow comes with {', '.join(known)}; others follow --resume", ConfigError
-    )
+    refuse(name not in known, f"--agent {name}: finflow has {', '.join(known)}; others follow --resume", ConfigError)
     return AGENTS / name
 
 
@@ -50,9 +48,8 @@ def package_agent(run: Path, folder: Path) -> None:
     except (OSError, ValueError, LookupError, TypeError):
         raise CheckpointError(f"{run} has no {MANIFEST} or no report: give a run that was evaluated") from None
     blend = Blend.from_tensor(checkpoint.agent.tensors.get("blend"))
-    parts = (
-        PARTS if blend is not None and blend.confidence == 0.0 else (*PARTS, "members/")
-    )  # which decide nothing then
+    alone = blend is not None and blend.confidence == 0.0  # the blocks' policies decide nothing then
+    parts = PARTS if alone else (*PARTS, "members/")
     tensors = {f"{PREFIX}{name}": one for name, one in checkpoint.agent.tensors.items() if name.startswith(parts)}
     facts = {**checkpoint.facts, "training": {"counters": checkpoint.counters}}
     for file, content in kept.items():
