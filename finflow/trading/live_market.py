@@ -117,9 +117,8 @@ def _fields_read(panel: MarketPanel, agents: Agents) -> MarketPanel:
     """The panel without the fields, such as volume, that no feature of the agents needs."""
     trained = [name for one in agents.checkpoints for name in (one.facts.get("features") or {}).get("assets", ())]
     windows = windows_of(panel.bars_per_year)
-    needed = {field for one in ASSET_FEATURES if windows.named(one.name) in trained for field in one.needs}
-    fields = {field for one in ASSET_FEATURES for field in one.needs}
-    left: dict[str, Any] = dict.fromkeys(fields - needed if trained else ())
+    read = {field for one in ASSET_FEATURES if windows.named(one.name) in trained for field in one.needs}
+    left: dict[str, Any] = dict.fromkeys({field for one in ASSET_FEATURES for field in one.needs if trained} - read)
     return replace(panel, **left)
 
 

@@ -21,8 +21,7 @@ from finflow.training.checkpoints.run_folder import MANIFEST
 
 AGENTS = Path(__file__).resolve().parents[2] / "agents"
 METRICS = Path("reports") / "metrics.json"
-#: File of a run -> the part of it that an agent keeps.
-KEPT = {Path(MANIFEST): "data", METRICS: "verdict"}
+KEPT = {Path(MANIFEST): "data", METRICS: "verdict"}  # parts of a run's files that an agent keeps
 PARTS = ("policy/", "average/", "blend", "log_alpha")  # of an agent's tensors: those that decide
 
 

@@ -27,7 +27,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.arrays import FloatArray, IntArray
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
-from finflow.env.portfolio_state import PortfolioState, Step
+from finflow.env.portfolio_state import PortfolioState, Step, rows_of
 from finflow.training.data.replay import make_batch
 from finflow.training.data.rollouts import Mirror, RolloutMarket, as_tensors, repeated
 
@@ -36,6 +36,7 @@ FOLLOWED = 64  # decisions over which the returns of an action are measured: dif
 SETTLED = 16  # decisions after which portfolios are the policy's own
 JUDGED = 512  # states of each window in which the critics are judged
 ROWS = 512  # states measured at once
+READ = 2**24  # weights read at once over all decisions of a window: 64 MB
 BLOCKS = 20  # of bars, for standard errors
 DECISION_STATES = 4096  # in which decisions are compared
 TO_WEIGH = 100  # purpose of the draws of decisions, beside those of the phases
@@ -129,11 +130,14 @@ def exact_returns(
     market: RolloutMarket, policy: ExpertPolicy, state: PortfolioState, actions: Tensor, horizon: int, gamma: float
 ) -> Tensor:
     """Exact scaled returns of actions (batch, P, n) over a window in which the policy follows, (batch, P)."""
-    count = actions.shape[1]
-    reading = market.read(policy, state, horizon)
-    many = reading.each(lambda part: part.repeat_interleave(count, dim=0))
-    rollout = market.roll_out(policy, many, repeated(state, count), horizon, actions.flatten(0, 1))
-    return discounted_return(rollout.rewards, gamma).view(-1, count)
+    batch, count, width = actions.shape
+    size, found = max(READ // (horizon * count * width), 1), []
+    for start in range(0, batch, size):
+        own, its = rows_of(state, slice(start, start + size)), actions[start : start + size].flatten(0, 1)
+        many = market.read(policy, own, horizon).each(lambda part: part.repeat_interleave(count, dim=0))
+        rollout = market.roll_out(policy, many, repeated(own, count), horizon, its)
+        found.append(discounted_return(rollout.rewards, gamma).view(-1, count))
+    return torch.cat(found)
 
 
 class ExactReturns(NamedTuple):

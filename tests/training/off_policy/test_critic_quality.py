@@ -9,6 +9,7 @@ import torch
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.env.coverage import draw_coverage
 from finflow.training.data.rollouts import as_tensors
+from finflow.training.off_policy import exact_decisions
 from finflow.training.off_policy.exact_decisions import (
     ACTIONS as COMPARED,
     ExactReturns,
@@ -49,7 +50,7 @@ def test_shared_luck_counts_once() -> None:
     assert together > 3.0 * alone  # sqrt(50) is 7; twenty blocks estimate it within a fifth
 
 
-def test_returns_are_those_of_the_policy_that_follows(tiny: Make) -> None:
+def test_returns_are_those_of_the_policy_that_follows(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Discounted rewards of an action, then of the policy's centre, in the process itself: float32, to 1e-3."""
     desk = desk_of(tiny(bcell__mirrored__weight=0.0))
     process, policy = desk.market.process, desk.learners.everyone[0].agent.policy
@@ -70,6 +71,8 @@ def test_returns_are_those_of_the_policy_that_follows(tiny: Make) -> None:
             account = step.state
         np.testing.assert_allclose(returns[:, place].numpy(), expected, atol=1e-3)
     assert (returns.std(dim=1) > 0.01).all()
+    monkeypatch.setattr(exact_decisions, "READ", 1)  # with many assets states are followed a few at a time
+    torch.testing.assert_close(exact_returns(desk.market, policy, as_tensors(state, CPU), actions, 6, 0.9), returns)
 
 
 def test_critics_are_asked_about_the_same_actions(tiny: Make) -> None:
