@@ -278,10 +278,10 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_phases() -> Iterator[None]:
-    """Shorten what would be most of a tiny training: few random features predict the mirrored bars, regimes and crises
-    are fitted in few rounds, the critics are judged in few states, over few decisions, and how a policy generalises on
+    """Shorten what would be most of a tiny training: few random features predict the mirrored bars, regimes are
+    fitted in few rounds, the critics are judged in few states, over few decisions, and how a policy generalises on
     pieces of five decisions. Files that test these define a fixture of this name."""
-    from finflow.market.features import market_features, regimes
+    from finflow.market.features import regimes
     from finflow.training.data import mirrored_growth
     from finflow.training.off_policy import exact_decisions
     from finflow.training.phases import training_run
@@ -296,7 +296,6 @@ def quick_phases() -> Iterator[None]:
         patch.setattr(training_run, "generalisation_figures", quick)
         patch.setattr(mirrored_growth, "RANDOM_FEATURES", 20)
         patch.setattr(regimes, "ITERATIONS", 5)
-        patch.setattr(market_features, "_ROUNDS", 10)
         for name, value in (("JUDGED", 64), ("FOLLOWED", 16), ("SETTLED", 4), ("DECISION_STATES", 256)):
             patch.setattr(exact_decisions, name, value)
         yield

@@ -10,6 +10,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from finflow.config import Config
 from finflow.evaluation.report.results import ReportData
+from finflow.market.features import market_features as crisis
 from finflow.market.panel import MarketPanel, Split
 from finflow.strategies.classical import NAMED
 from finflow.training.audit import audit_subjects as audited, configuration_audit as auditing
@@ -100,6 +101,8 @@ def smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(auditing, "single_bars", near)
     monkeypatch.setattr(auditing, "unprimed", lambda *given: {})
     monkeypatch.setattr(audited, "BEFORE", 5)
+    # What the states are fitted on is audited, not how well.
+    monkeypatch.setattr(crisis, "_ROUNDS", 10)
 
 
 @pytest.fixture(autouse=True)
