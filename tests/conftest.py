@@ -196,7 +196,7 @@ def _in_environment(environment: Mapping[str, str], function: Callable[..., Any]
 
 
 class Drawing(NamedTuple):
-    """What draws the pages of finflow: matplotlib's method that makes an image, and the tear sheet of quantstats."""
+    """What draws the pages of finflow: two ways to make an image with matplotlib, and the tear sheet of quantstats."""
 
     save: Callable[..., None]
     encode: Callable[..., bytes]

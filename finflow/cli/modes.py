@@ -116,7 +116,7 @@ def _main(arguments: Sequence[str]) -> None:
 
 
 def _check(given: argparse.Namespace, parser: Parser) -> None:
-    """Refuse the first thing that does not fit the mode; ``agents`` is all that `--resume` names."""
+    """Refuse the first thing that does not fit the mode; ``agents`` is all that `--resume` or `--agent` names."""
     mode = given.mode
     if given.agent and given.resume:
         parser.error("--agent and --resume both name the agent: leave one of them out")

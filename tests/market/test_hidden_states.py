@@ -33,11 +33,6 @@ TRANSITIONS = np.array([[0.97, 0.03], [0.05, 0.95]])
 FIT = 3000
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_phases() -> None:
-    """Shorten nothing: the fits themselves are tested."""
-
-
 def states_of(rng: np.random.Generator, bars: int, stay: Any) -> IntArray:
     """A path of two states, each with its chance to last another bar."""
     states = np.zeros(bars, dtype=np.int64)

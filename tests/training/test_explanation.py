@@ -239,9 +239,8 @@ def test_the_policy_itself_is_left_as_it_is() -> None:
     assert all(parameter.grad is None for parameter in parameters)
 
 
-def test_an_agent_of_several_policies_has_traits_and_gates_as_one_policy_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_of_several_policies_has_traits_and_gates_as_one_policy_has() -> None:
     """Such as every agent that found something, and those of its blocks; of equal members, those of one."""
-    monkeypatch.setattr("finflow.market.features.market_features._ROUNDS", 200)  # calm days are told from others
     config = load_config(None, {"market.source": "synthetic", "market.synthetic.bars": 4000}, {})
     data = prepare(config)
     policy, other = (ExpertPolicy(data.shape, Generator().manual_seed(seed)) for seed in range(2))

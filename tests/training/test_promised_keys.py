@@ -118,9 +118,9 @@ def test_a_promised_key_acts(key: str, tmp_path_factory: pytest.TempPathFactory)
     case, tmp_path = CASES[key], tmp_path_factory.getbasetemp()
     given = case.given
     changed = {**given, key: case.value}
-    if case.seen_in == "decisions":
+    if case.seen_in == "decisions":  # after the offline phase, or, where those are equal, after the online phase
         both = zip(plainly(tmp_path, given), decided(tmp_path, changed), strict=True)
-        assert any(not np.array_equal(one, other) for one, other in both)  # on from a policy that differs all does
+        assert any(not np.array_equal(one, other) for one, other in both)
     elif case.seen_in == "guard":
         assert answers(tmp_path, given) != answers(tmp_path, changed)
     elif case.seen_in == "files":

@@ -36,7 +36,7 @@ FOLLOWED = 64  # decisions over which the returns of an action are measured: dif
 SETTLED = 16  # decisions after which portfolios are the policy's own
 JUDGED = 512  # states of each window in which the critics are judged
 ROWS = 512  # states measured at once
-READ = 2**24  # weights read at once over all decisions of a window: 64 MB
+WEIGHTS_AT_ONCE = 2**24  # read together over all decisions of a window: 64 MB
 BLOCKS = 20  # of bars, for standard errors
 DECISION_STATES = 4096  # in which decisions are compared
 TO_WEIGH = 100  # purpose of the draws of decisions, beside those of the phases
@@ -131,7 +131,7 @@ def exact_returns(
 ) -> Tensor:
     """Exact scaled returns of actions (batch, P, n) over a window in which the policy follows, (batch, P)."""
     batch, count, width = actions.shape
-    size, found = max(READ // (horizon * count * width), 1), []
+    size, found = max(WEIGHTS_AT_ONCE // (horizon * count * width), 1), []
     for start in range(0, batch, size):
         own, its = rows_of(state, slice(start, start + size)), actions[start : start + size].flatten(0, 1)
         many = market.read(policy, own, horizon).each(lambda part: part.repeat_interleave(count, dim=0))

@@ -68,10 +68,10 @@ def behaviour_values(store: Transitions, value: ValueNetwork, market: MarketTens
     bars, portfolio = store.columns["bar"] + int(after), "next_portfolio" if after else "portfolio"
     values, order = torch.empty(len(store), device=store.device), bars.argsort(stable=True)
     known, counts = torch.unique_consecutive(bars[order], return_counts=True)
-    first, crowded = counts.cumsum(0) - counts, counts.argsort(descending=True, stable=True)
-    while len(crowded):
-        most = int(counts[crowded[0]])
-        some, crowded = crowded.tensor_split([max(VALUE_ROWS // most, 1)])
+    first, left = counts.cumsum(0) - counts, counts.argsort(descending=True, stable=True)
+    while len(left):  # bars, those with the most portfolios first
+        most = int(counts[left[0]])
+        some, left = left.tensor_split([max(VALUE_ROWS // most, 1)])
         place, count = torch.arange(most, device=store.device), counts[some].unsqueeze(1)
         rows = order[first[some].unsqueeze(1) + place.minimum(count - 1)]  # a bar with fewer has its last one again
         states = market.states(known[some], store.column(portfolio, rows.flatten()))

@@ -71,7 +71,7 @@ def test_returns_are_those_of_the_policy_that_follows(tiny: Make, monkeypatch: p
             account = step.state
         np.testing.assert_allclose(returns[:, place].numpy(), expected, atol=1e-3)
     assert (returns.std(dim=1) > 0.01).all()
-    monkeypatch.setattr(exact_decisions, "READ", 1)  # with many assets states are followed a few at a time
+    monkeypatch.setattr(exact_decisions, "WEIGHTS_AT_ONCE", 1)  # with many assets states are followed a few at a time
     torch.testing.assert_close(exact_returns(desk.market, policy, as_tensors(state, CPU), actions, 6, 0.9), returns)
 
 
