@@ -31,6 +31,7 @@ train: $(INSTALLED)
 	$(PY) main.py --mode train $(ARGS)
 
 agent: $(INSTALLED)
+	@test -n "$(RUN)" && test -n "$(NAME)" || { echo "error: make agent needs RUN=logs/RUN and NAME=name" >&2; exit 2; }
 	$(PY) -m finflow.training.checkpoints.packaged_agents $(RUN) $(NAME)
 
 demo: $(INSTALLED)

@@ -46,8 +46,7 @@ def run_data(agents: Agents) -> Mapping[str, Any]:
 def run_verdict(agents: Agents) -> Answer | None:
     """Answer of the run's own evaluation: it beats equal weight, or does not; None where there is none."""
     folders = [agents.folder, *(one.run_folder for one in agents.checkpoints[:1] if is_packaged(one.path))]
-    answers = (read_part(folder / METRICS, "verdict").get("beats_equal_weight") for folder in folders)
-    return next((answer for answer in answers if answer), None)
+    return next(filter(None, (read_part(one / METRICS, "verdict").get("beats_equal_weight") for one in folders)), None)
 
 
 class LiveMarket(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from finflow.agent.learners.bcell import PREFIX
 from finflow.agent.networks.decision import Blend
-from finflow.errors import CheckpointError, ConfigError, refuse
+from finflow.errors import CheckpointError, ConfigError, FinflowError, refuse
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, SUFFIX
 from finflow.json_text import format_json, parse_json
@@ -37,18 +37,15 @@ def is_packaged(path: Path) -> bool:
 
 
 def package_agent(run: Path, folder: Path) -> None:
-    """Write the agent of a run, its best by validation, into a folder.
-
-    Raises CheckpointError if the run is not evaluated, or its agent cannot be read.
-    """
+    """Write a run's agent, its best by validation, into a folder; a CheckpointError if the run was not evaluated."""
     checkpoint = read_best(run)
     try:
         kept = {file: {key: parse_json((run / file).read_text("utf-8"))[key]} for file, key in KEPT.items()}
     except (OSError, ValueError, LookupError, TypeError):
         raise CheckpointError(f"{run} has no {MANIFEST} or no report: give a run that was evaluated") from None
     blend = Blend.from_tensor(checkpoint.agent.tensors.get("blend"))
-    alone = blend is not None and blend.confidence == 0.0  # the blocks' policies decide nothing then
-    parts = PARTS if alone else (*PARTS, "members/")
+    # without confidence the blocks' policies decide nothing
+    parts = PARTS if blend is not None and blend.confidence == 0.0 else (*PARTS, "members/")
     tensors = {f"{PREFIX}{name}": one for name, one in checkpoint.agent.tensors.items() if name.startswith(parts)}
     facts = {**checkpoint.facts, "training": {"counters": checkpoint.counters}}
     for file, content in kept.items():
@@ -57,4 +54,8 @@ def package_agent(run: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    package_agent(Path(sys.argv[1]), AGENTS / sys.argv[2])
+    try:
+        package_agent(Path(sys.argv[1]), AGENTS / sys.argv[2])
+    except FinflowError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
