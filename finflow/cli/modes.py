@@ -162,20 +162,18 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
     asks, direct = not (given.judge or given.learn), given.method in DIRECT
     ways = bool(given.judge) + bool(given.learn) + bool(given.ask)
     fixed = [one.replace("_", "-") for one in _NOT_PLANTED.split() if {**vars(given), **given.overrides}.get(one)]
-    needed = {mode: (not agent, f"--mode {mode} needs --resume {_AGENT}") for mode in ("decide", "paper", "retrain")}
+    other = "" if given.mode == "retrain" else ", or --agent sp500"
+    needed = (not agent, f"--mode {given.mode} needs --resume {_AGENT}{other}")
     return {
-        **{mode: [mistake] for mode, mistake in needed.items()},
+        **dict.fromkeys(("paper", "retrain"), [needed]),
         "tune": [(given.trial is not None and not agent, "--trial belongs to --mode tune with --resume STUDY")],
         "evaluate": [
             (trains and len(given.agents) > 1, "--protocol trains by the configuration of one run after --resume"),
-            (not trains and not agent, f"--mode evaluate needs --resume {_AGENT}"),
+            (not trains and not agent, needed[1]),
         ],
         "inspect": [(len(given.run) + bool(agent) != 1, "--mode inspect needs one run, checkpoint or file of prices")],
-        "explain": [(not (agent and given.date), f"--mode explain needs --resume {_AGENT}, and --date with a date")],
-        "decide": [
-            needed["decide"],
-            (len(given.date or ()) > 1, "--mode decide decides on one day; name one after --date"),
-        ],
+        "explain": [(not (agent and given.date), f"{needed[1]}, and --date with a date")],
+        "decide": [needed, (len(given.date or ()) > 1, "--mode decide decides on one day; name one after --date")],
         "compare": [(len(given.run) < 2, "--mode compare needs two run folders or more, as in logs/RUN logs/RUN")],
         "demo": [
             (agent, "a demo goes on as any run does, with --mode train --resume RUN"),

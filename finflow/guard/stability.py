@@ -285,7 +285,8 @@ class GuardState:
         if not figures:
             self.monitor.update = update
             return self.monitor.check_skip("a batch")
-        renamed = dict(figures) | {RENAMED[name]: value for name, value in figures.items() if name in RENAMED}
+        renamed = {name: value for name, value in figures.items() if name not in RENAMED}
+        renamed |= {RENAMED[name]: value for name, value in figures.items() if name in RENAMED}
         if "actor_loss" in renamed and "mean_weight" in renamed:  # of a likelihood: for weights of 1 on average
             renamed["actor_loss"] /= max(renamed["mean_weight"], SMALLEST_WEIGHT)
         for name, key in (("critic", "critic_loss"), ("actor", "actor_loss")):

@@ -157,6 +157,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--mode", "evaluate", "--resume", "old.pt"], "old.pt is a pickle, which finflow never reads: name old.safet"),
         (["--date", "2020-03-16", "--resume", "a b"], "--mode explain --date 2020-03-16 --resume 'a b'"),
         (["--n-trials", "5"], "--mode tune --n-trials 5"),
+        (["--mode", "decide"], "of the agent, or --agent sp500"),
         (["--mode", "evaluate"], "--mode evaluate needs --resume"),
         (["--mode", "backtest"], "needs one of --resume"),
         (["--mode", "backtest", "--resume", "r", "--strategy", "s"], "needs one of --resume"),

@@ -264,8 +264,9 @@ def test_an_update_without_figures_was_skipped_and_losses_are_meant_over_the_oth
     assert state.monitor.skipped == 0
     assert (state.collect(), state.collect()) == ({"critic": 2.0}, {})
     for update, loss in enumerate((2.0, 3.0), start=9):  # that of a likelihood is counted for a mean weight of one
-        state.check_update(update, {"actor_loss": loss, "mean_weight": 0.5})
+        state.check_update(update, {"policy_loss": loss, "mean_weight": 0.5})
     assert state.collect()["actor"] == pytest.approx(5.0)
+    assert state.monitor.windows["actor_loss"].values == pytest.approx([4.0, 6.0])  # the monitor judges the same
 
 
 # --- reward hacking: a score that rises while the truth falls
