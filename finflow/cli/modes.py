@@ -165,7 +165,8 @@ def _mistakes(given: argparse.Namespace) -> dict[str, list[tuple[object, str]]]:
     other = "" if given.mode == "retrain" else ", or --agent sp500"
     needed = (not agent, f"--mode {given.mode} needs --resume {_AGENT}{other}")
     return {
-        **dict.fromkeys(("paper", "retrain"), [needed]),
+        "paper": [needed],
+        "retrain": [needed],
         "tune": [(given.trial is not None and not agent, "--trial belongs to --mode tune with --resume STUDY")],
         "evaluate": [
             (trains and len(given.agents) > 1, "--protocol trains by the configuration of one run after --resume"),
