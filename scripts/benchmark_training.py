@@ -21,7 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmark_learners import online_phase, our_iql
-from benchmark_tools import machine, use_one_thread
+from benchmark_tools import machine, operations_of, product_rate, rate_of, use_one_thread
 from torch.profiler import ProfilerActivity, profile
 
 from finflow.config import Config, load_config
@@ -116,7 +116,7 @@ def parts_timed(spent: Spent, parts: Mapping[str, str] = PARTS) -> Iterator[None
 
 
 def operation_table(update: Callable[[], object]) -> str:
-    """Markdown table of an update's operations with the most time, and of all: calls, and milliseconds."""
+    """Markdown table of an update's operations with the most time, and of all: calls, and milliseconds; its bound."""
     for _ in range(WARM):
         update()
     with profile(activities=[ProfilerActivity.CPU]) as trace:
@@ -128,7 +128,13 @@ def operation_table(update: Callable[[], object]) -> str:
     others = [sum(column) for column in list(zip(*found[SHOWN:], strict=True))[1:]] or [0.0, 0.0]
     rows = [*found[:SHOWN], ("others", *others), ("all", calls, whole)]
     cells = ((name, f"{count:.0f}", f"{spent:.2f}", f"{spent / whole:.0%}") for name, count, spent in rows)
-    return markdown_table(("operation", "calls", "ms", "share"), cells)
+    return markdown_table(("operation", "calls", "ms", "share"), cells) + "\n" + bound_of(update)
+
+
+def bound_of(update: Callable[[], object]) -> str:
+    """The time that an update's products of matrices would take alone, and its share of an unprofiled update."""
+    bound, took = operations_of(update) / product_rate(), 1.0 / rate_of(lambda _: update())
+    return f"Bound by its products of matrices: {1e3 * bound:.1f} of {1e3 * took:.1f} ms, {bound / took:.0%}.\n"
 
 
 def phase_table(spent: Spent, total: float) -> str:
