@@ -274,7 +274,7 @@ def test_docstrings_begin_with_a_noun_phrase_or_an_imperative() -> None:
         ("finflow.agent.networks.policy", "from finflow.market.panel import MarketPanel"),
         ("finflow.guard.rollback", "from finflow.agent import policy"),
         ("finflow.evaluation.report.report", "from finflow.agent.networks.policy import Policy"),
-        ("finflow.agent.batch", "from scripts.evidence.box_task import BoxPolicy"),
+        ("finflow.agent.batch", "from tests.agent.box_task import BoxPolicy"),
         ("finflow.attic.box", ""),
     ],
 )

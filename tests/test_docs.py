@@ -37,10 +37,12 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and Python-Markdown both make them."""
-    headings = re.findall(r"^#+ +(.+?) *$", CODE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    """The anchors of a page's headings, as GitHub and Python-Markdown both make them, and those set by hand."""
+    text = CODE.sub("", page.read_text("utf-8"))
+    headings = re.findall(r"^#+ +(.+?) *$", text, re.MULTILINE)
     bare = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
-    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip()) for heading in bare}
+    made = {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip()) for heading in bare}
+    return made | set(re.findall(r'<a id="([\w-]+)"></a>', text))
 
 
 def unknown_names(text: str) -> Iterator[str]:

@@ -20,17 +20,20 @@ from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from scripts.evidence import (
     anytime,
-    box_tasks,
+    claims,
     durability_page,
+    expert_heads,
+    expert_market,
     foresight,
-    generalisation,
     guard_faults,
+    later_years,
     null_markets,
     offline_methods,
     on_policy_tasks,
     optimality,
-    planted_signals,
+    positive_controls,
     preferences,
+    preset_markets,
     rankings,
     rollout_controls,
     rollouts,
@@ -63,7 +66,7 @@ OFFLINE = tuple(
     for method in offline_methods.METHODS
 )
 HINT = "Made with: python -m venv peers && peers/bin/pip install -c constraints.txt -e . sb3-contrib"
-PLANTED_SEEDS = 3
+PLANTED_SEEDS, CONTROL_SAMPLES, PEER_SAMPLES = 3, 2, 2
 TASK_FACTS = {"episodes": on_policy_tasks.EPISODES, "final": 5 * on_policy_tasks.EPISODES}
 
 Make = Callable[[argparse.Namespace], None]
@@ -84,7 +87,7 @@ def main(arguments: Sequence[str]) -> None:
         description=__doc__, epilog=f"pages:\n{shown}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", nargs="?", choices=["all", *PAGES], default="all", metavar="PAGE", help="one page")
-    parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
+    parser.add_argument("--retrain", type=int, default=5, metavar="N", help="nulls: demo trainings on N null markets")
     parser.add_argument("--seeds", type=positive_count, default=3, help="seeds of most trainings")
     parser.add_argument(
         "--kills", type=positive_count, default=50, metavar="N", help="durability: of an account's process"
@@ -146,10 +149,25 @@ def make_preferences(given: argparse.Namespace) -> None:
 
 
 @registered
+def make_presets(given: argparse.Namespace) -> None:
+    """The presets for a volatile and a calm market, each beside the default on such a market."""
+    size = _listed({**rollouts.SHORTER_OFFLINE, **rollouts.REDUCED})
+    facts = {"stocks": 20, "test_years": preset_markets.TEST_YEARS, "samples": preset_markets.SAMPLES, "size": size}
+    _page("presets", preset_markets.preset_variants(), preset_markets.preset_table, **facts)
+
+
+@registered
 def make_ranking(given: argparse.Namespace) -> None:
     """Agents that learn from a ranking where one is planted."""
     facts = {"goal": f"{rankings.GOAL:g}", "size": _listed(rankings.TRAINED)}
     _page("ranking", rankings.ranking_variants(given.seeds), rankings.rankings_table, **facts)
+
+
+@registered
+def make_experts(given: argparse.Namespace) -> None:
+    """The five experts against one head, in a market in which their families lead in turn."""
+    facts = {"assets": len(expert_market.ASSETS), "edge": f"{100 * expert_market.EDGE:g}"}
+    _page("experts", expert_heads.expert_variants(given.seeds), expert_heads.expert_table, **facts)
 
 
 @registered
@@ -182,15 +200,6 @@ def make_durability(given: argparse.Namespace) -> None:
 
 
 @registered
-def make_generalisation(given: argparse.Namespace) -> None:
-    """Contribution of each regulariser by walk-forward."""
-    results = run_missing(generalisation.walk_forward_variants(given.seeds), _kept("generalisation"), RUNS)
-    page = generalisation.ranking_table(results) + "\n" + generalisation.account(results)
-    facts = {"reduced": _listed(generalisation.REDUCED), "multiple": f"{generalisation.MULTIPLE:g}"}
-    _write("generalisation", page, results, **facts)
-
-
-@registered
 def make_nulls(given: argparse.Namespace) -> None:
     """Error rate and power of the verdict, and of the sequential test of paper trading."""
     path = _kept("nulls")
@@ -215,40 +224,27 @@ def make_offline(given: argparse.Namespace) -> None:
 
 @registered
 def make_tasks(given: argparse.Namespace) -> None:
-    """Learning on solved tasks that are no market, on-policy and by soft actor-critic; peers where installed."""
+    """Learning on solved tasks that are no market, on-policy; peers where installed."""
     path = _kept("tasks")
     results = run_missing(on_policy_tasks.on_policy_variants(given.seeds), path, RUNS)
     if given.sb3_python is not None:
         on_policy_tasks.train_peers(given.sb3_python, given.seeds, path)
-    pendulum = run_missing(box_tasks.pendulum_variants(given.seeds), path, RUNS)
-    facts = {"steps": f"{box_tasks.PENDULUM_STEPS:,}", "every": f"{box_tasks.WATCHED_EVERY:,}"}
-    facts |= {"goal": f"{box_tasks.PENDULUM_GOAL:.0f}", "episodes": f"{box_tasks.PENDULUM_EPISODES}"}
-    tables = (
-        on_policy_tasks.on_policy_table(results, on_policy_tasks.kept_peers(path)),
-        _text("pendulum", **facts),
-        box_tasks.pendulum_table(pendulum),
-    )
-    _write("tasks", "\n".join(tables), [*results, *pendulum], **TASK_FACTS)
+    tables = on_policy_tasks.on_policy_table(results, on_policy_tasks.kept_peers(path))
+    _write("tasks", tables, results, **TASK_FACTS)
 
 
 @registered
 def make_optimality(given: argparse.Namespace) -> None:
-    """Scores against the known optimum, of whole trainings and of the offline phase; of peers where installed."""
-    path, variants = _kept("optimality"), optimality.optimality_variants(given.seeds)
+    """Scores against the known optimum over the time of a training; of peers where installed."""
+    path, variants = _kept("optimality"), optimality.followed(rollouts.planted_variants(PEER_SAMPLES))
     results = run_missing(variants, path, RUNS)
     if given.sb3_python is not None:
         by_name = {variant.name: variant for variant in variants}
         for own in results:
             config = by_name[own["variant"]].config(own["seed"], RUNS)
             optimality.peers_on(own, config, (given.sb3_python, SB3_MARKET), path, optimality.limit_of(own))
-    offline = run_missing(planted_signals.planted_variants(PLANTED_SEEDS), path, RUNS)
-    tables = (
-        optimality.optimality_table(results, optimality.kept_peers(path)),
-        _text("planted"),
-        planted_signals.planted_table(offline),
-    )
     facts = {"goal": optimality.GOAL, "times": f"{optimality.TIMES:g}"}
-    _write("optimality", "\n".join(tables), [*results, *offline], **facts)
+    _write("optimality", optimality.optimality_table(results, optimality.kept_peers(path)), results, **facts)
 
 
 @registered
@@ -259,15 +255,23 @@ def make_rollouts(given: argparse.Namespace) -> None:
     if given.nyse is not None:
         run_missing(rollouts.nyse_variants(given.nyse), path, RUNS)
     nyse = [result for name, result in kept_results(path).items() if name.startswith("rollouts-nyse-")]
-    controls = run_missing(rollout_controls.control_variants(PLANTED_SEEDS), path, RUNS)
-    later = run_missing(rollout_controls.later_years_variants(given.seeds), path, RUNS)
+    controls = run_missing(rollout_controls.control_variants(CONTROL_SAMPLES), path, RUNS)
+    later = run_missing(later_years.later_years_variants(given.seeds), path, RUNS)
+    rules = positive_controls.measure_missing(positive_controls.controls(given.nyse), path)
     tables = [
         rollouts.rollout_table([*results, *nyse]),
-        rollout_controls.seeding_table(controls),
-        rollout_controls.control_table(controls, results),
-        rollout_controls.later_years_table(later),
+        rollout_controls.control_table(controls),
+        later_years.later_years_table(later),
+        positive_controls.rule_table(rules),
     ]
     _write("rollouts", "\n" + "\n".join(tables), [*results, *controls, *later])
+
+
+@registered
+def make_index(given: argparse.Namespace) -> None:
+    """Every claim with its figure, and what is not shown; from kept results alone, after the other pages."""
+    kept = claims.kept_pages(KEPT)
+    _write("index", claims.codes_line(kept), **claims.claims_facts(kept, FOLDER, code_hash()))
 
 
 def _kept(page: str) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +28,8 @@ OFFLINE_ALONE: dict[str, object] = {"out_of_fold.pretraining_epochs": 0}
 def kept_result(path: Path, name: str, stamp: Result, make: Callable[[], Result]) -> dict[str, Any]:
     """The result of a name in a page's file where its stamp is the same; else it is made anew and written.
 
+    A result made anew has the processor time that it took, unless it tells its own.
+
     Parameters
     ----------
     stamp : mapping
@@ -36,7 +37,9 @@ def kept_result(path: Path, name: str, stamp: Result, make: Callable[[], Result]
     """
     result = kept_results(path).get(name, {})
     if {entry: result.get(entry) for entry in stamp} != stamp:
-        result = {**stamp, **make()}
+        began = processor_time()
+        made = make()
+        result = {**stamp, "seconds": {"processor": round(processor_time() - began, 1)}, **made}
         write_result(path, name, result)
     return result
 
@@ -69,6 +72,11 @@ def by_seed(results: Iterable[Result], **wanted: object) -> dict[int, Result]:
     return {int(one["seed"]): one for one in sorted(own, key=lambda one: int(one["seed"]))}
 
 
+def processor_time() -> float:
+    """Seconds of this process and of those that it forked and that have ended."""
+    return sum(os.times()[:4])
+
+
 def train_both(config: Config, **options: Any) -> FinFlowTrainer:
     """Train both phases, without the report."""
     trainer = FinFlowTrainer(config, **options)
@@ -85,7 +93,7 @@ class Training(NamedTuple):
     backtests : list of Backtest
         Of the validations of the online phase, the hand-over first.
     seconds : dict of float
-        Processor time of each phase.
+        Processor time of each phase, on all cores.
     stopped : bool
         True where the guard ended the online phase; the last backtest is then the last one before.
     """
@@ -106,9 +114,9 @@ def train_and_validate(config: Config, keep_stopped: bool = False, **options: An
     """
     validations: list[Validation] = []
     trainer = FinFlowTrainer(config, on_validation=validations.append, **options)
-    began = time.process_time()
+    began = processor_time()
     trainer.train_iql()
-    middle = time.process_time()
+    middle = processor_time()
     stopped = False
     try:
         trainer.finetune()
@@ -117,7 +125,7 @@ def train_and_validate(config: Config, keep_stopped: bool = False, **options: An
         if not keep_stopped or validations[-1].phase != ONLINE:
             raise
     backtests = [one.backtest for one in validations if one.phase == ONLINE]
-    seconds = {"offline": round(middle - began, 1), "online": round(time.process_time() - middle, 1)}
+    seconds = {"offline": round(middle - began, 1), "online": round(processor_time() - middle, 1)}
     return Training(trainer, backtests, seconds, stopped)
 
 
@@ -143,11 +151,8 @@ class Variant:
         return load_config(None, {**self.overrides, **sample, **places_in(folder), "train.seed": seed}, environ={})
 
     def measured(self, seed: int, config: Config) -> dict[str, Any]:
-        """The result of a training with a seed, the names of both, and the processor time of all where none is told."""
-        began = time.process_time()
-        found = self.measure(config)
-        seconds = {"processor": round(time.process_time() - began, 1)}
-        return {"variant": self.name, "seed": seed, "seconds": seconds, **found}
+        """The result of a training with a seed, and the names of both."""
+        return {"variant": self.name, "seed": seed, **self.measure(config)}
 
 
 def places_in(folder: Path) -> dict[str, object]:

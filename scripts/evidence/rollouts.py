@@ -25,15 +25,16 @@ from finflow.evaluation.statistics.metrics import sharpe_of, summarise
 from finflow.guard.checkpoint_folder import MODELS, PRETRAINED
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import named_strategy
+from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import TrainingData, prepare, prepare_from
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.run_log import METRICS
+from finflow.training.off_policy.evidence import Block
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.null_markets import permuted_panel
 from scripts.evidence.optimality import HIDDEN, Judge, judge_of, window_of
-from scripts.evidence.planted_signals import GROWTH, OWN as PLANTED_OWN
 from scripts.evidence.results import Variant, grouped, train_and_validate
 from scripts.evidence.tables import mean_interval, share_interval, table_of
 
@@ -41,7 +42,6 @@ ROOT = Path(__file__).parents[2]
 FIRST_SAMPLE = 101  # earlier ones were used to choose values; this one's figures were seen while some were chosen
 #: Planted market -> keys beside those of its kind; a signal that lasts is less each day.
 PLANTED: dict[str, dict[str, object]] = {
-    "constant-drift": {},
     "lognormal": {},
     "regime": {},
     "mean-reverting": {},
@@ -49,11 +49,11 @@ PLANTED: dict[str, dict[str, object]] = {
     "mean-reverting-.99": {"market.synthetic.persistence": 0.99},
 }
 FIRST_NULL = 60
-#: Null market -> samples, 100 in all: those of months take less than half as long.
-NULLS = {"exchangeable": 20, "permuted": 20, "permuted-monthly": 60}
-REAL = ("embedded", "monthly", "monthly-growth", "nyse", "nyse-random", "nyse-lag-1")
+NULLS = {"permuted-monthly": 100}  # of the kinds tried, the one that takes least
+REAL = ("monthly", "monthly-growth", "nyse", "nyse-lag-1")
 NYSE_SEEDS = 3
 PREFIX = "rollouts-"
+RULES = ("equal-weight", "buy-and-hold")  # that growth in the blocks is compared with
 USED = 0.25  # confidence beyond which a null market counts as a false find
 #: The offline phase is shortened: what is measured begins at the hand-over.
 SHORT_OFFLINE: dict[str, object] = {
@@ -64,11 +64,20 @@ SHORT_OFFLINE: dict[str, object] = {
 }
 #: Validation's Sharpe ratio after 5 epochs was that after 50 (1.15 and 1.13).
 SHORTER_OFFLINE = {**SHORT_OFFLINE, "train.offline_episodes": 500, "train.offline_training_epochs": 5}
+ALONE: dict[str, object] = {"out_of_fold.blocks": 1}  # without evidence out of fold: the agent is what it learned
 RANDOM: dict[str, object] = {"offline.method": "none"}  # of the policy; critics are fitted to the behaviour
-#: What is optimal is known for log return alone.
+#: The objective is log return alone, of which the optimum is known.
+GROWTH: dict[str, object] = {
+    "objectives.sharpe_beta": 0.0,
+    "objectives.lambda_turn": 0.0,
+    "objectives.lambda_cvar": 0.0,
+}
 LOG_RETURN: dict[str, object] = {**GROWTH, "market.train_end": "2010-12-31", "market.validation_end": "2014-12-31"}
 #: A spread that reverts fast and assets that differ, so that features can show the signal.
-OWN = {kind: PLANTED_OWN[kind] for kind in ("mean-reverting", "regime")}
+OWN: dict[str, dict[str, object]] = {
+    "mean-reverting": {"market.synthetic.persistence": 0.8},
+    "regime": {"market.synthetic.defensive_ratio": 0.5},
+}
 REDUCED: dict[str, object] = {"train.online_episodes": 250}
 
 
@@ -78,12 +87,11 @@ def rollout_variants(samples: int) -> list[Variant]:
     variants += [
         Variant(
             f"{PREFIX}{kind}",
-            range(FIRST_NULL, FIRST_NULL + NULLS[kind]),
-            {**SHORT_OFFLINE, **REDUCED, **keys},
+            range(FIRST_NULL, FIRST_NULL + count),
+            {**SHORT_OFFLINE, **REDUCED, **preset_keys("monthly")},
             measure=partial(learn_null, kind),
-            first_sample=0 if keys.get("market.source") == "synthetic" else None,
         )
-        for kind, keys in keys_of_nulls().items()
+        for kind, count in NULLS.items()
     ]
     return variants + real_variants(samples)
 
@@ -110,37 +118,23 @@ def planted_variants(samples: int) -> list[Variant]:
     ]
 
 
-def keys_of_nulls() -> dict[str, dict[str, object]]:
-    """Keys of the markets without an edge."""
-    exchangeable = {"market.synthetic.kind": "exchangeable", "market.synthetic.assets": 4}
-    return {
-        "exchangeable": {"market.source": "synthetic", **exchangeable},
-        "permuted": {},
-        "permuted-monthly": monthly(),
-    }
-
-
-def monthly() -> dict[str, object]:
-    """Keys of configs/monthly.yaml."""
-    return flatten(yaml.safe_load((ROOT / "configs" / "monthly.yaml").read_text("utf-8")))
+def preset_keys(name: str) -> dict[str, object]:
+    """Keys of a preset of configs, by the name of its file."""
+    return flatten(yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text("utf-8")))
 
 
 def real_variants(seeds: int) -> list[Variant]:
-    """Real prices: embedded daily stocks and monthly portfolios, with as many seeds of trainings.
+    """Monthly portfolios, with as many seeds of trainings.
 
-    The monthly portfolios with the objectives of their configuration and with growth alone, which is what the edge that
-    was published for them is an edge in.
+    With the objectives of their configuration, and with growth alone, which is what the edge that was published for
+    them is an edge in.
     """
-    markets: dict[str, dict[str, object]] = {
-        "embedded": {},
-        "monthly": monthly(),
-        "monthly-growth": {**monthly(), **GROWTH},
-    }
-    return _trained_on(markets, seeds)
+    keys = preset_keys("monthly")
+    return _trained_on({"monthly": keys, "monthly-growth": {**keys, **GROWTH}}, seeds)
 
 
 def nyse_variants(prices: Path) -> list[Variant]:
-    """NYSE(O), decided and filled at one close, as in its literature, from IQL's and random weights, and a day later.
+    """NYSE(O), decided and filled at one close, as in its literature, and a day later.
 
     Parameters
     ----------
@@ -149,8 +143,7 @@ def nyse_variants(prices: Path) -> list[Variant]:
     """
     ends = {"market.train_end": "1975-12-31", "market.validation_end": "1979-12-31"}
     keys: dict[str, object] = {"market.source": "csv", "market.path": str(prices.resolve()), **ends}
-    close = {**keys, "env.execution_lag": 0}
-    return _trained_on({"nyse": close, "nyse-random": {**close, **RANDOM}, "nyse-lag-1": keys}, NYSE_SEEDS)
+    return _trained_on({"nyse": {**keys, "env.execution_lag": 0}, "nyse-lag-1": keys}, NYSE_SEEDS)
 
 
 def _trained_on(markets: Mapping[str, Mapping[str, object]], seeds: int) -> list[Variant]:
@@ -161,9 +154,7 @@ def _trained_on(markets: Mapping[str, Mapping[str, object]], seeds: int) -> list
 
 
 def learn_null(kind: str, config: Config) -> dict[str, Any]:
-    """Train in a market without an edge: a synthetic one, or real prices with their labels permuted at every date."""
-    if config.market.source == "synthetic":
-        return _learned(prepare(config), kind)[1]
+    """Train in a market without an edge: real prices with their labels permuted at every date."""
     panel = load_panel(config.market)
     permuted = permuted_panel(panel, range(panel.n_bars), config.train.seed)
     return _learned(prepare_from(permuted, config), kind)[1]
@@ -183,7 +174,7 @@ def learn_real(kind: str, config: Config) -> dict[str, Any]:
     equal = named_strategy("equal-weight", config.evaluation)
     (run,) = run_backtests(training_data.process, training_data.split.validation, [equal])
     trainer, found = _learned(training_data, kind)
-    return found | {"equal_weight": sharpe_of(run)} | against_buy_and_hold(trainer)
+    return found | {"equal_weight": sharpe_of(run)} | against_rules(trainer)
 
 
 def _learned(
@@ -216,26 +207,39 @@ def _learned(
     }
 
 
-def against_buy_and_hold(trainer: FinFlowTrainer) -> dict[str, float]:
-    """Growth of the blocks' agents, in the chosen blend, over buy and hold in the blocks; their turnover a year.
-
-    None where no blend was decided on. The t statistic is that of the mean gain of a bar, by the stationary bootstrap.
-    """
+def against_rules(trainer: FinFlowTrainer) -> dict[str, float]:
+    """`gains_in_blocks` of the blocks' agents in the chosen blend, and alone; nothing where none was chosen."""
     agent, evidence = trainer.agent, trainer._begin().state.out_of_fold
     blend = Blend.from_tensor(agent.blend)
     if blend is None or agent.members is None or evidence is None:
         return {}
-    gains, turnover, number = [], [], []
-    for place, (block, member) in enumerate(zip(evidence.blocks, agent.members, strict=True)):
-        learned = load_like(agent.policy, dict(member.state_dict()))
-        policy = deployed_policy(learned, (), blend)
-        strategies = [AgentStrategy(policy, trainer.device), named_strategy("buy-and-hold", trainer.config.evaluation)]
-        own, held = run_backtests(trainer.training_data.process, block.held_out, strategies)
-        gains.append(np.log1p(own.returns) - np.log1p(held.returns))
-        turnover.append(float(summarise(own, 0.05)["annual_turnover"]))
-        number.append(np.full(len(own.returns), place))
-    found = choose(np.concatenate(gains)[None], np.concatenate(number), trainer.config.train.seed)
-    return {"buy_and_hold_t": found.t_statistic, "out_of_fold_turnover": float(np.mean(turnover))}
+    learned = [load_like(agent.policy, dict(member.state_dict())) for member in agent.members]
+    blended = [AgentStrategy(deployed_policy(one, (), blend), trainer.device) for one in learned]
+    alone = [AgentStrategy(one, trainer.device) for one in learned]
+    found, own = (gains_in_blocks(trainer.training_data, evidence.blocks, each) for each in (blended, alone))
+    return found | {f"own_{name}": value for name, value in own.items()}
+
+
+def gains_in_blocks(
+    training_data: TrainingData, blocks: Sequence[Block], strategies: Sequence[Strategy]
+) -> dict[str, float]:
+    """Log growth a year of strategies, one a block, over each rule of `RULES` in the blocks; their turnover a year.
+
+    Its t statistic is that of the mean gain of a bar, by the stationary bootstrap.
+    """
+    config, backtests = training_data.config, []
+    for block, own in zip(blocks, strategies, strict=True):
+        rules = [named_strategy(name, config.evaluation) for name in RULES]
+        backtests.append(run_backtests(training_data.process, block.held_out, [own, *rules]))
+    number = np.repeat(np.arange(len(backtests)), [len(own.returns) for own, *_ in backtests])
+    turnover = [float(summarise(own, 0.05)["annual_turnover"]) for own, *_ in backtests]
+    facts = {"out_of_fold_turnover": float(np.mean(turnover))}
+    for place, name in enumerate(RULES):
+        gains = [np.log1p(one[0].returns) - np.log1p(one[1 + place].returns) for one in backtests]
+        found = choose(np.concatenate(gains)[None], number, config.train.seed)
+        key, year = name.replace("-", "_"), backtests[0][0].bars_per_year
+        facts |= {f"{key}_t": found.t_statistic, f"{key}_growth": found.gain * year}
+    return facts
 
 
 def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
@@ -291,6 +295,7 @@ def _real_row(kind: str, own: Sequence[Mapping[str, Any]]) -> dict[str, object]:
         "end less hand-over": mean_interval([one["end"] - one["start"] for one in own], 3),
         "t": _found(own, "out_of_fold_t"),
         "t over buy and hold": _found(own, "buy_and_hold_t"),
+        "of the own policy": _found(own, "own_buy_and_hold_t"),
         "turnover out of fold": _found(own, "out_of_fold_turnover"),
         "confidence": ", ".join(f"{one['confidence']:.2f}" for one in own),
         "over": ", ".join(sorted({REFERENCES[int(one["reference"])] for one in own})),

@@ -18,7 +18,7 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.results import Variant, grouped, train_both
-from scripts.evidence.rollouts import monthly
+from scripts.evidence.rollouts import preset_keys
 from scripts.evidence.tables import markdown_table, mean_interval
 
 PREFIX = "transfer-"
@@ -46,7 +46,7 @@ REDUCED: dict[str, object] = {
 
 def transfer_variants(seeds: int = SEEDS, more: Mapping[str, object] | None = None) -> list[Variant]:
     """One drawing of names with each seed, of the monthly portfolios and of the embedded stocks."""
-    keys = {MONTHLY: monthly(), EMBEDDED: {}}
+    keys = {MONTHLY: preset_keys("monthly"), EMBEDDED: {}}
     return [
         Variant(f"{PREFIX}{market}", range(seeds), {**REDUCED, **own, **(more or {})}, measure=measure_transfer)
         for market, own in keys.items()

@@ -24,11 +24,11 @@ from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.progress_display import ProgressDisplay
 from scripts.evidence.optimality import judge_of, window_of
-from scripts.evidence.planted_signals import GROWTH
 from scripts.evidence.results import Variant, train_both
+from scripts.evidence.rollouts import GROWTH
 from scripts.evidence.tables import half_width, markdown_table, mean_interval
 
-PAIRS, TRIALS, FRESH = 6, 14, 3
+PAIRS, TRIALS, FRESH = 3, 14, 3
 FRESH_FROM = 1000  # seeds of the trainings that are scored
 MARGIN = 0.05  # of score, by which "no worse" may be missed
 WAYS: dict[str, dict[str, object]] = {

@@ -25,7 +25,7 @@ from finflow.agent.losses import quantiles
 from finflow.agent.losses.off_policy_losses import CoverageProposals, bellman_target, mean_loss, td3bc_loss
 from finflow.agent.losses.quantiles import pessimistic_value, pinball_loss
 from finflow.config import BCellConfig
-from scripts.evidence.box_task import (
+from tests.agent.box_task import (
     SAC_LOG_SCALES,
     BoxCritic,
     BoxLayers,

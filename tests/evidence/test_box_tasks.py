@@ -20,7 +20,8 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import BCellConfig, load_config
 from finflow.errors import EvidenceError
 from scripts.evidence import on_policy_tasks
-from scripts.evidence.box_task import (
+from scripts.evidence.on_policy_tasks import TASKS, measure_task, on_policy_table, on_policy_variants, train_peers
+from tests.agent.box_task import (
     BoxCritic,
     BoxPolicy,
     BoxValue,
@@ -30,7 +31,7 @@ from scripts.evidence.box_task import (
     box_states,
     uniform_proposals,
 )
-from scripts.evidence.box_tasks import (
+from tests.agent.box_tasks import (
     HELD_OUT_SEED,
     PENDULUM_GOAL,
     PENDULUM_RANDOM_STEPS,
@@ -38,15 +39,11 @@ from scripts.evidence.box_tasks import (
     IdentityTask,
     box_of,
     learn,
-    measure_pendulum,
     pendulum,
-    pendulum_table,
-    pendulum_variants,
     rescaled,
     returns,
     small_config,
 )
-from scripts.evidence.on_policy_tasks import TASKS, measure_task, on_policy_table, on_policy_variants, train_peers
 
 STEPS = 1800  # a tenth of what `make evidence` takes
 
@@ -126,22 +123,6 @@ def test_truncation_is_no_termination_and_actions_are_those_of_the_task(monkeypa
     learn(EndsAtOnce(), small_config(), 6, seed=0, random_steps=5, batch_size=4)
     assert kept == [(False, 1.0), (True, 1.0)] * 3  # the observation that ended it, not the next episode's first
     assert rescaled(torch.tensor([-1.0]), box_of(EndsAtOnce())).tolist() == [1.0]
-
-
-def test_a_curve_of_held_out_returns_is_measured_and_says_when_the_goal_was_reached(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scripts.evidence.box_tasks.WATCHED_EVERY", 255)
-    monkeypatch.setattr("scripts.evidence.box_tasks.PENDULUM_RANDOM_STEPS", 250)
-    monkeypatch.setattr("scripts.evidence.box_tasks.PENDULUM_EPISODES", 2)
-    ((step, mean, least),) = measure_pendulum(pendulum_variants(1)[0].config(0, tmp_path), steps=260)["curve"]
-    assert (step, least <= mean < PENDULUM_GOAL) == (255, True)
-    curves = {0: [[1000, -900.0, -1200.0], [2000, -150.0, -300.0]], 1: [[1000, -900.0, -1200.0]]}
-    results = [{"seed": seed, "curve": curve, "seconds": {"learning": 3.0}} for seed, curve in curves.items()]
-    assert pendulum_table(results).splitlines()[2:] == [
-        "| 0 | 2,000 steps | -150 | -150 | -300 | 3 |",
-        "| 1 | never | -900 | -900 | -1200 | 3 |",
-    ]
 
 
 # --- offline: Pendulum-v1, from data of a mixed lot of controllers

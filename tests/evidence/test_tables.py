@@ -10,14 +10,14 @@ import pytest
 
 from finflow.config import load_config
 from finflow.training.off_policy.learners import online_updates
-from scripts.evidence import rollout_controls, rollouts
-from scripts.evidence.generalisation import CLASSICAL
+from scripts.evidence import later_years, rollout_controls, rollouts
 from scripts.evidence.preferences import MeanVarianceReward, preference_table
 from scripts.evidence.rollouts import PLANTED
 
 
 def test_a_control_without_exact_decisions_has_as_many_updates() -> None:
-    updates = [online_updates(load_config(None, keys, environ={})) for keys in ({}, rollout_controls.CONTROLS["H 0"])]
+    without = rollout_controls.CONTROLS["no expansion"].keys
+    updates = [online_updates(load_config(None, keys, environ={})) for keys in ({}, without)]
     assert max(updates) <= 1.03 * min(updates)
 
 
@@ -51,18 +51,24 @@ def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_inter
     assert page.endswith("| equal-weight | 0123 |\n")  # its prices are not here to make it anew
 
 
-def test_later_years_are_compared_with_the_best_of_what_needs_no_learning_online() -> None:
-    """Gaps of -.1 and .2 in the two folds: mean .05; the error is that of the folds' means, .15."""
-    strategies = {name: {"sharpe": 0.5 + 0.1 * place} for place, name in enumerate(rollout_controls.REFERENCES)}
+def test_later_years_are_compared_with_the_rules_and_with_the_hand_over() -> None:
+    """Gaps to equal weight of .1 and .3 in the two folds: mean .2; the error is that of the folds' means, .1."""
     results: list[dict[str, Any]] = []
     for fold in (1, 2):
-        results.append({"configuration_name": CLASSICAL, "fold": fold, "strategies": strategies})
-        for name, sharpe in ((rollout_controls.DEFAULT, 0.4 + 0.3 * fold), (rollout_controls.OFFLINE, 0.8)):
-            sharpes = {"judged": {"sharpe": sharpe}, "own": {"sharpe": sharpe - 0.1}}
-            results += [{"configuration_name": name, "fold": fold, "seed": seed, **sharpes} for seed in (0, 1)]
-    lines = rollout_controls.later_years_table(results).splitlines()
-    assert lines[2].startswith("| 1 | 2 | 0.50 | 0.60 | 0.80 | 0.70 ")
-    assert lines[-1].startswith(
-        "| default less each | 4 | 0.350, standard error 0.150 | 0.250, standard error 0.150 | "
-    )
-    assert lines[-1].endswith("| 0.050, standard error 0.150 | | -0.050, standard error 0.150 |")
+        sharpes = {"equal-weight": 0.5, "inverse-volatility": 0.6, "hand-over": 0.8, "own": 0.3, "confidence": 0.5}
+        sharpes |= {"delivered": 0.4 + 0.2 * fold}
+        results += [{"fold": fold, "seed": seed, "window": ["2001", "2004"], **sharpes} for seed in (0, 1)]
+    lines = later_years.later_years_table(results).splitlines()
+    assert lines[2].startswith("| 1 | 2001 to 2004 | 2 | 0.50 ± 0.00 | 0.60 ± 0.00 | 0.80 ± 0.00 | 0.30 ± 0.00 | 0.60 ")
+    assert lines[-2].startswith("| default less each | | 4 | 0.200, standard error 0.100 | 0.100, standard error ")
+    assert lines[-1].startswith("| own policy less each | | 4 | -0.200, standard error 0.000 ")
+
+
+def test_a_control_is_compared_with_the_default_of_the_same_sample() -> None:
+    def control(name: str, scores: dict[int, float]) -> list[dict[str, Any]]:
+        facts = {"variant": f"control-{name}", "seconds": {"online": 2.0}}
+        return [{**facts, "seed": seed, "own": own} for seed, own in scores.items()]
+
+    table = rollout_controls.control_table([*control("default", {1: 0.8, 2: 0.9}), *control("no-cql", {2: 0.7})])
+    assert "| default | 0.800, 0.900 | - | 2 | 0 of 2 |" in table
+    assert "| no CQL | 0.700 | 0.200 | 2 | 0 of 1 |" in table

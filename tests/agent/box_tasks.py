@@ -9,8 +9,7 @@ Raffin et al. (2021), Stable-Baselines3: whose tests solve an identity environme
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -22,15 +21,12 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
-from finflow.config import BCellConfig, Config
-from scripts.evidence.box_task import box_agent, box_batch, box_states, uniform_proposals
-from scripts.evidence.results import Variant
-from scripts.evidence.tables import markdown_table
+from finflow.config import BCellConfig
+from tests.agent.box_task import box_agent, box_batch, box_states, uniform_proposals
 
 BoxTask = gym.Env[NDArray[Any], NDArray[Any]]
-PENDULUM_STEPS, PENDULUM_GOAL, PENDULUM_EPISODES = 20_000, -200.0, 20
+PENDULUM_GOAL = -200.0
 PENDULUM_RANDOM_STEPS = 500
-WATCHED_EVERY = 1000
 HELD_OUT_SEED = 10_000
 #: Of `bcell`, for tasks of a few numbers. The target entropy is SAC's usual one, minus the dimensions of the action.
 SMALL: Mapping[str, object] = {
@@ -92,57 +88,6 @@ def pendulum() -> BoxTask:
     """Pendulum-v1: swing up and hold; an episode is of 200 steps, and a good one returns about -150."""
     task: BoxTask = gym.make("Pendulum-v1")
     return task
-
-
-def pendulum_variants(seeds: int) -> tuple[Variant, ...]:
-    """The full check, by `make evidence`."""
-    overrides = {f"bcell.{name}": value for name, value in SMALL.items()}
-    return (Variant("pendulum", range(seeds), overrides, measure=measure_pendulum),)
-
-
-def measure_pendulum(config: Config, steps: int = PENDULUM_STEPS) -> dict[str, Any]:
-    """Mean and least return of held-out episodes as learning goes on.
-
-    Returns
-    -------
-    dict
-        ``curve``, rows of steps, mean return and least return; ``seconds`` of processor time of learning alone.
-    """
-    curve: list[list[float]] = []
-    judged = 0.0
-
-    def watch(step: int, player: BoxPlayer) -> None:
-        nonlocal judged
-        if step % WATCHED_EVERY == 0:
-            began = time.process_time()
-            found = returns(pendulum(), player, PENDULUM_EPISODES, HELD_OUT_SEED)
-            curve.append([step, round(float(found.mean()), 1), round(float(found.min()), 1)])
-            judged += time.process_time() - began
-
-    began = time.process_time()
-    learn(pendulum(), config.bcell, steps, config.train.seed, random_steps=PENDULUM_RANDOM_STEPS, watch=watch)
-    return {"curve": curve, "seconds": {"learning": round(time.process_time() - began - judged, 1)}}
-
-
-def pendulum_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table, a row a seed."""
-    heads = (
-        "seed",
-        f"first at {PENDULUM_GOAL:.0f} or better",
-        "best",
-        "at the end",
-        "least episode at the end",
-        "seconds",
-    )
-    rows = []
-    for result in results:
-        curve = result["curve"]
-        reached = next((step for step, mean, _ in curve if mean >= PENDULUM_GOAL), None)
-        first = "never" if reached is None else f"{reached:,} steps"
-        best, (_, last, least) = max(mean for _, mean, _ in curve), curve[-1]
-        figures = (best, last, least, result["seconds"]["learning"])
-        rows.append([result["seed"], first, *(f"{figure:.0f}" for figure in figures)])
-    return markdown_table(heads, rows)
 
 
 class BoxUnits(NamedTuple):
