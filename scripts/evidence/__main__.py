@@ -183,7 +183,7 @@ def make_transfer(given: argparse.Namespace) -> None:
 
 
 @registered
-def make_tune(given: argparse.Namespace) -> None:
+def make_tuning(given: argparse.Namespace) -> None:
     """Results of a search, compared with random trials and with no search."""
     facts = {"trials": tuning_evidence.TRIALS, "fresh": tuning_evidence.FRESH}
     _page("tuning", tuning_evidence.tuning_variants(DEMO), tuning_evidence.tuning_table, **facts)

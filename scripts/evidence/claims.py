@@ -20,7 +20,6 @@ from scripts.evidence.results import Result, kept_results
 from scripts.evidence.tables import markdown_table, mean_interval, share_interval
 
 LISTED = Path(__file__).with_name("claims.yaml")
-COMMANDS = {"tuning": "tune"}  # page -> its name on the command line, where that is another
 GOAL_HOURS = 6.0
 Kept = Mapping[str, Mapping[str, Result]]
 """Page -> name -> result."""
@@ -141,7 +140,7 @@ def claims_facts(kept: Kept, pages: Path, present: str) -> dict[str, Any]:
     claims = read_claims(kept).values()
     shown = [_row(claim, pages, present) for claim in claims if claim.is_shown]
     missing = [[*_row(claim, pages, present), claim.reason] for claim in claims if not claim.is_shown]
-    heads = ("claim", "figure, 95 % interval", "bound", "sample", "page", "made by", "code")
+    heads = ("claim", "figure, 95 % interval", "bound", "sample", "page", "code")
     return {
         "shown": markdown_table(heads, shown),
         "missing": markdown_table((*heads, "why not"), missing),
@@ -157,10 +156,9 @@ def codes_line(kept: Kept) -> str:
 
 def _row(claim: Claim, pages: Path, present: str) -> list[object]:
     page = f"[{claim.page}]({claim.page}.md)" if (pages / f"{claim.page}.md").is_file() else claim.page
-    codes = ", ".join(f"{code} ({'present' if code == present else 'earlier'} code)" for code in claim.codes)
-    command = f"`python -m scripts.evidence {COMMANDS.get(claim.page, claim.page)}`"
+    codes = ", ".join("present" if code == present else f"earlier ({code[:8]})" for code in claim.codes)
     size = len(claim.found.values) if claim.found else "-"
-    return [f'<a id="{claim.name}"></a>{claim.says}', claim.figure, claim.bound, size, page, command, codes or "-"]
+    return [f'<a id="{claim.name}"></a>{claim.says}', claim.figure, claim.bound, size, page, codes or "-"]
 
 
 class Minutes(NamedTuple):
