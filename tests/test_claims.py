@@ -26,8 +26,17 @@ def kept() -> Kept:
 
 
 @pytest.fixture(scope="module")
-def claims(kept: Kept) -> dict[str, Claim]:
-    return read_claims(kept)
+def present() -> str:
+    """The code that was the present one when the page was made."""
+    (found,) = re.findall(
+        r"^The present code is ([0-9a-f]{16})\.$", (FOLDER / "index.md").read_text("utf-8"), re.MULTILINE
+    )
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def claims(kept: Kept, present: str) -> dict[str, Claim]:
+    return read_claims(kept, present)
 
 
 def wrong_quotes(text: str, claims: Mapping[str, Claim]) -> Iterator[str]:
@@ -42,10 +51,9 @@ def rollouts(variant: str, *ends: float, **entries: object) -> dict[str, Any]:
     return {f"{variant}-{seed}": {**made, "seed": seed, "end": end, "own": end} for seed, end in enumerate(ends)}
 
 
-def test_the_page_is_that_of_the_kept_results(kept: Kept) -> None:
+def test_the_page_is_that_of_the_kept_results(kept: Kept, present: str) -> None:
     page = unmarked((FOLDER / "index.md").read_text("utf-8")).rpartition("\nDefaults ")[0]
-    (present,) = re.findall(r"^The present code is ([0-9a-f]{16})\.$", page, re.MULTILINE)
-    made = EVIDENCE["_text"]("index", **claims_facts(kept, FOLDER, present)) + codes_line(kept)
+    made = EVIDENCE["_text"]("index", **claims_facts(kept, FOLDER, present)) + codes_line(kept, present)
     assert page == made, "run python -m scripts.evidence index"
 
 
@@ -67,9 +75,24 @@ def test_no_claim_whose_interval_includes_its_bound_is_shown(claims: dict[str, C
     page = (FOLDER / "index.md").read_text("utf-8")
     shown, missing = page.split("## What is not shown")
     for claim in claims.values():
-        assert (f'<a id="{claim.name}">' in shown) != (f'<a id="{claim.name}">' in missing)
-    for mean, half in re.findall(r"\| (-?[\d.]+) ± ([\d.]+)[^|]* \| above 0 \|", shown):
-        assert float(mean) >= float(half)
+        low, high = (0.0, 0.0) if claim.found is None else claim.found.bounds
+        beyond = claim.found is not None and (low > (claim.above or 0.0) if claim.below is None else high < claim.below)
+        assert (f'<a id="{claim.name}">' in shown) == beyond
+        assert (f'<a id="{claim.name}">' in missing) == (not beyond)
+
+
+def test_results_of_earlier_code_do_not_mix_with_those_of_the_present() -> None:
+    """Sixty nulls without a find, of which ten are of the present code: those ten alone are counted."""
+    nulls = rollouts("rollouts-permuted-monthly", *[0.0] * 60, confidence=0.0)
+    for seed in range(10):
+        nulls[f"rollouts-permuted-monthly-{seed}"]["code"] = "b" * 16
+    shares = [read_claims({"rollouts": nulls}, code)["nulls"] for code in ("a" * 16, "b" * 16, "c" * 16)]
+    assert [claim.found is not None and len(claim.found.values) for claim in shares] == [50, 10, 60]
+    assert [claim.is_shown for claim in shares] == [True, False, True]  # below 10 %: exact bounds of 7.1, 30.8 and 6 %
+
+
+def test_a_page_without_results_has_claims_that_are_not_measured(kept: Kept) -> None:
+    assert all(claim.found is None for claim in read_claims({page: {} for page in kept}).values())
 
 
 @pytest.mark.parametrize(

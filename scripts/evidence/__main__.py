@@ -264,14 +264,14 @@ def make_rollouts(given: argparse.Namespace) -> None:
         later_years.later_years_table(later),
         positive_controls.rule_table(rules),
     ]
-    _write("rollouts", "\n" + "\n".join(tables), [*results, *controls, *later])
+    _write("rollouts", "\n" + "\n".join(tables), [*results, *nyse, *controls, *later])
 
 
 @registered
 def make_index(given: argparse.Namespace) -> None:
     """Every claim with its figure, and what is not shown; from kept results alone, after the other pages."""
-    kept = claims.kept_pages(KEPT)
-    _write("index", claims.codes_line(kept), **claims.claims_facts(kept, FOLDER, code_hash()))
+    kept, present = claims.kept_pages(KEPT), code_hash()
+    _write("index", claims.codes_line(kept, present), **claims.claims_facts(kept, FOLDER, present))
 
 
 def _kept(page: str) -> Path:

@@ -51,6 +51,9 @@ class Found(NamedTuple):
         return float(values.mean() - half), float(values.mean() + half)
 
 
+NOTHING = Found([], [])
+
+
 def _chosen(results: Results, of: Mapping[str, Any]) -> list[Result]:
     """Results whose entries have a value, one of several, or a beginning."""
 
@@ -106,12 +109,16 @@ def _counted(hits: int, count: int, used: Sequence[Result], note: str = "") -> F
 
 def _verdicts(results: Results, study: str, edge: float) -> Found:
     """Verdicts of yes, of the strategy that has most of them."""
-    rows = [row for row in results[study]["rows"] if row["edge"] == edge]
-    worst = max(rows, key=lambda row: int(row["yes"]))
-    return _counted(worst["yes"], worst["markets"], [results[study]], worst["strategy"])
+    rows = [row for row in results[study]["rows"] if row["edge"] == edge] if study in results else []
+    if not rows:
+        return NOTHING
+    most = max(rows, key=lambda row: int(row["yes"]))
+    return _counted(most["yes"], most["markets"], [results[study]], most["strategy"])
 
 
 def _sequential(results: Results, part: str) -> Found:
+    if "anytime" not in results:
+        return NOTHING
     found = results["anytime"]
     worst = max(found[part], key=lambda row: int(row["answers"]["sequential"]))
     return _counted(worst["answers"]["sequential"], found["study"]["paths"], [found], worst["law"])
@@ -124,20 +131,16 @@ def _flagged(results: Results, entry: str) -> Found:
 
 
 def _leak(results: Results, kind: str) -> Found:
-    """Leaks of the smallest share of decisions of which more than half are found, by the interval."""
+    """Leaks of a size that are found: by what the other decisions do, how many there are, and the share that leaks."""
+    if "foresight-leaks-0" not in results:
+        return NOTHING
     one = results["foresight-leaks-0"]
-    by_share = {float(name.rpartition("|")[2]): hits for name, hits in one["flagged"].items() if name.startswith(kind)}
-    found = {share: _counted(hits, one["draws"], [one]) for share, hits in sorted(by_share.items())}
-    least = next((share for share, one in found.items() if one.bounds[0] > 0.5), max(found))
-    return found[least]._replace(note=f"{100 * least:.0f} % of the decisions")
+    return _counted(one["flagged"][kind], one["draws"], [one])
 
 
 def _reached(results: Results, who: str) -> Found:
-    """Trainings that reach the goal on the markets that peers were trained on."""
-    peers = [one for one in results.values() if "algorithm" in one]
-    markets = {one["market"] for one in peers}
-    own = [one for one in results.values() if one.get("market") in markets and "algorithm" not in one]
-    chosen = peers if who == "peers" else own
+    """Trainings that reach the goal: ours, or those of peers."""
+    chosen = [one for one in results.values() if ("algorithm" in one) == (who == "peers")]
     return Found([seconds_to(one["curve"], GOAL) is not None for one in chosen], chosen)
 
 
@@ -145,15 +148,19 @@ def _seconds_to_goal(results: Results, market: str) -> Found:
     """Seconds to the goal where it was reached; to be below the least of the peers', or of their limits."""
     both = [one for one in results.values() if one.get("market") == market]
     own, peers = [one for one in both if "algorithm" not in one], [one for one in both if "algorithm" in one]
+    if not peers:
+        return NOTHING
     reached = [seconds for one in own if (seconds := seconds_to(one["curve"], GOAL)) is not None]
     times = [seconds_to(one["curve"], GOAL) for one in peers]
     limits = [one["limit"] if time is None else time for one, time in zip(peers, times, strict=True)]
-    below = min(limits, default=None)
-    note = f"{times.count(None)} of {len(peers)} trainings of peers never in {below:.0f} s" if peers else ""
+    below = min(limits)
+    note = f"{times.count(None)} of {len(peers)} trainings of peers never in {below:.0f} s"
     return Found(reached, own, note, below)
 
 
 def _identical(results: Results, name: str) -> Found:
+    if name not in results:
+        return NOTHING
     one = results[name]
     runs = [bool(run["identical"]) for run in (*one["kills"], *one["faults"])]
     power = one["power"]
@@ -161,6 +168,8 @@ def _identical(results: Results, name: str) -> Found:
 
 
 def _wrong_orders(results: Results, name: str) -> Found:
+    if name not in results:
+        return NOTHING
     one = results[name]
     return _counted(one["lost"] + one["added"] + one["changed"], one["orders"], [one])
 
@@ -169,6 +178,7 @@ def _near(results: Results, variant: str) -> Found:
     """Trainings with a fault that end within a standard deviation of the same seed undisturbed."""
     own, healthy = (_chosen(results, {"variant": name}) for name in (variant, "guard-healthy-embedded"))
     values = {one["seed"]: one["value"] for one in healthy}
+    own = [one for one in own if one["seed"] in values]
     near = np.std(list(values.values()), ddof=1) if len(values) > 1 else 0.0
     return Found([bool(abs((one["value"] or np.inf) - values[one["seed"]]) <= near) for one in own], own)
 
@@ -183,9 +193,9 @@ def _later_years(results: Results, judged: str) -> Found:
 
 
 def _transfer(results: Results, name: str, less: str) -> Found:
-    """Differences of Sharpe ratios on each list of names that agents run on."""
-    targets = [target for one in results.values() for target in one["targets"].values()]
-    return Found([target[name] - target[less] for target in targets], [*results.values()])
+    """Differences of Sharpe ratios on names that agents were not trained on, one a drawing of names."""
+    own = _chosen(results, {"variant": "transfer-embedded"})
+    return Found([one["targets"]["others"][name] - one["targets"]["others"][less] for one in own], own)
 
 
 def _agreeing(results: Results, names: Sequence[str]) -> Found:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from scripts.evidence.claim_measures import MEASURES, Found
+from scripts.evidence.claim_measures import MEASURES, NOTHING, Found
 from scripts.evidence.results import Result, kept_results
 from scripts.evidence.tables import markdown_table, mean_interval, share_interval
 
@@ -107,17 +107,24 @@ class Claim:
         return {f"{hits or 'none'} of {count}", *(f"{100 * share:.1f} %" for share in (hits / count, low, high))}
 
 
-def read_claims(kept: Kept) -> dict[str, Claim]:
-    """The claims of the list, measured on kept results."""
+def read_claims(kept: Kept, present: str = "") -> dict[str, Claim]:
+    """The claims of the list, measured on kept results: of each variant on those of the present code, if it has any."""
     listed = yaml.safe_load(LISTED.read_text("utf-8"))["claims"]
-    return {name: _claim(name, dict(given), kept) for name, given in listed.items()}
+    newest = {page: _newest(results, present) for page, results in kept.items()}
+    return {name: _claim(name, dict(given), newest) for name, given in listed.items()}
+
+
+def _newest(results: Mapping[str, Result], present: str) -> dict[str, Result]:
+    """Results without those of earlier code whose variant was made by the present one, too."""
+    made = {one["variant"] for one in results.values() if "variant" in one and one.get("code") == present}
+    return {name: one for name, one in results.items() if one.get("variant") not in made or one.get("code") == present}
 
 
 def _claim(name: str, given: dict[str, Any], kept: Kept) -> Claim:
     page, says, decimals = given.pop("page"), given.pop("says"), given.pop("decimals", 2)
     above, below = given.pop("above", None), given.pop("below", None)
     (measure,) = given.keys() & MEASURES.keys()
-    found = MEASURES[measure](kept[page], given.pop(measure), **given) if page in kept else Found([], [])
+    found = MEASURES[measure](kept[page], given.pop(measure), **given) if page in kept else NOTHING
     below = found.below if found.below is not None else below
     return Claim(name, page, says, above, below, decimals, found if len(found.values) else None)
 
@@ -137,7 +144,7 @@ def claims_facts(kept: Kept, pages: Path, present: str) -> dict[str, Any]:
     present : str
         Hash of the present code.
     """
-    claims = read_claims(kept).values()
+    claims = read_claims(kept, present).values()
     shown = [_row(claim, pages, present) for claim in claims if claim.is_shown]
     missing = [[*_row(claim, pages, present), claim.reason] for claim in claims if not claim.is_shown]
     heads = ("claim", "figure, 95 % interval", "bound", "sample", "page", "code")
@@ -149,9 +156,10 @@ def claims_facts(kept: Kept, pages: Path, present: str) -> dict[str, Any]:
     }
 
 
-def codes_line(kept: Kept) -> str:
+def codes_line(kept: Kept, present: str) -> str:
     """The code that made the figures of the page, as `stale_pages` reads it."""
-    return f"Code {', '.join(sorted({code for claim in read_claims(kept).values() for code in claim.codes}))}.\n"
+    codes = {code for claim in read_claims(kept, present).values() for code in claim.codes}
+    return f"Code {', '.join(sorted(codes))}.\n"
 
 
 def _row(claim: Claim, pages: Path, present: str) -> list[object]:

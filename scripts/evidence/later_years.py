@@ -57,9 +57,8 @@ def judge_fold(fold: int, config: Config) -> dict[str, Any]:
     policies = {name: read_checkpoint(one).agent.policy(device) for name, one in checkpoints.items()}
     policies["own"] = BCell.load(path, str(device)).policy
     strategies = [*(named_strategy(name, config.evaluation) for name in RULES)]
-    runs = run_backtests(
-        process, cut.tests[0], [*strategies, *(AgentStrategy(policies[name], device) for name in LEARNED)]
-    )
+    agents = [AgentStrategy(policies[name], device, name) for name in LEARNED]
+    runs = run_backtests(process, cut.tests[0], [*strategies, *agents])
     last = pd.read_json(folder / METRICS, lines=True).ffill().iloc[-1]
     return {
         "fold": fold,

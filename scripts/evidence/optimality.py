@@ -3,7 +3,7 @@
 Each seed has a sample of the market of its own. A training is evaluated on the validation window as it goes, which is
 left out of its time, the processor's. Peers (Stable-Baselines3's SAC and sb3-contrib's TQC, in an
 environment of their own) learn on the same training window from the same observations and rewards, and are stopped
-after a multiple of the time that ours took to the goal.
+after a multiple of the time that the whole of ours took.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO or sb3-contrib's TRPO on one task: `scripts.evidence on-policy` runs this.
+"""Stable-Baselines3's PPO or sb3-contrib's TRPO on one task: `scripts.evidence tasks` runs this.
 
 The one argument is JSON with the settings, the answer one line of JSON. One thread.
 """

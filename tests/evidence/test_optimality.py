@@ -1,4 +1,4 @@
-"""The evidence about optimality: what is measured of a training, how long a score took, and the better mapping."""
+"""The evidence about optimality: what is measured of a training, how long a score took, and peers beside it."""
 
 from __future__ import annotations
 

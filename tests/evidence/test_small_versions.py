@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from finflow.training.audit.foreknowledge import Foreknowledge
-from scripts.evidence import foresight, tuning_evidence
+from finflow.training.data import mirrored_growth
+from finflow.training.data.training_data import prepare
+from scripts.evidence import foresight, later_years, rollout_controls, tuning_evidence
 from scripts.evidence.foresight import OTHERWISE, foresight_page, measure_honest
 from scripts.evidence.results import run_missing
 from scripts.evidence.transfer import _parts, transfer_variants
 from scripts.evidence.tuning_evidence import WAYS, tuning_table, tuning_variants
-from tests.short_trainings import SHORT, config_in
+from tests.short_trainings import SHORT, config_in, write_prices
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 SMALL: dict[str, object] = {
@@ -46,6 +48,31 @@ def test_a_small_training_moves_to_other_stocks(tmp_path: Path) -> None:
     assert others["names"] == 10
     assert others["visitor"] != pytest.approx(others["resident"], abs=1e-9)
     assert np.isfinite([others["visitor"], others["equal-weight"]]).all()
+
+
+# --- later years, and a control that changes code
+
+
+def test_a_fold_is_judged_on_years_after_its_training(tmp_path: Path) -> None:
+    keys: dict[str, object] = {"market.path": str(write_prices(tmp_path / "prices.csv", 1800)), **SHORT}
+    keys |= {"market.source": "csv", "market.train_end": "2014-06-30", "market.validation_end": "2015-06-30"}
+    keys |= {"evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30, "out_of_fold.blocks": 2}
+    found = later_years.judge_fold(2, config_in(tmp_path, keys))
+    assert "2014-06-30" > found["window"][0] < found["window"][1] <= "2015-06-30"
+    sharpes = [found[name] for name in (*later_years.RULES, *later_years.LEARNED)]
+    assert np.isfinite(sharpes).all()
+    assert len({found[name] for name in later_years.LEARNED}) == 3  # three policies, not one by three names
+    assert found["confidence"] < 1.0
+    assert "| 2 | " in later_years.later_years_table([found])
+
+
+def test_without_the_switching_model_nothing_is_predicted_by_regime(tmp_path: Path) -> None:
+    keys = {**SMALL, "market.source": "synthetic", "market.synthetic.kind": "regime"}
+    data = prepare(config_in(tmp_path, keys))
+    bars = np.array(data.process.decision_bars(data.split.train))
+    assert np.nanmax(np.abs(mirrored_growth.regime_returns(data.process, bars))) > 1e-4
+    with rollout_controls.without_switching():
+        assert not mirrored_growth.regime_returns(data.process, bars).any()
 
 
 # --- the search
