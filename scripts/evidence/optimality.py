@@ -37,7 +37,7 @@ TIMES = 2.0  # what a peer may take, in times of the whole of ours
 MARKET = "regime"  # of those whose state has to be guessed from prices, the one with the fastest signal
 LOOKS_EVERY = 60  # updates
 ALGORITHMS = ("sac", "tqc")
-MAPPINGS = ("softmax",)
+MAPPING = "softmax"  # of an action onto the simplex
 PREFIX = "optimality-"
 HIDDEN = ("mean-reverting", "regime")  # kinds whose state has to be guessed from prices
 Judge = Callable[[Backtest], float]
@@ -116,7 +116,7 @@ def train_and_follow(config: Config) -> dict[str, Any]:
 def peers_on(
     own: Mapping[str, Any], config: Config, program: Sequence[str | Path], path: Path, limit: float
 ) -> list[dict[str, Any]]:
-    """Each algorithm with each mapping on the market of one of our results; kept as JSON, and resumed.
+    """Each algorithm on the market of one of our results; kept as JSON, and resumed.
 
     Parameters
     ----------
@@ -127,19 +127,18 @@ def peers_on(
     """
     results = []
     for algorithm in ALGORITHMS:
-        for mapping in MAPPINGS:
-            name = f"{own['variant']}-{algorithm}-{mapping}-{own['seed']}"
-            stamp = {"configuration": own["configuration"], "limit": limit}
-            labels = {"market": own["market"], "algorithm": algorithm, "mapping": mapping, "seed": own["seed"]}
-            measure = partial(_ask_peer, program, config, labels, limit)
-            results.append(labels | kept_result(path, name, stamp, measure))
+        name = f"{own['variant']}-{algorithm}-{MAPPING}-{own['seed']}"
+        stamp = {"configuration": own["configuration"], "limit": limit}
+        labels = {"market": own["market"], "algorithm": algorithm, "mapping": MAPPING, "seed": own["seed"]}
+        measure = partial(_ask_peer, program, config, labels, limit)
+        results.append(labels | kept_result(path, name, stamp, measure))
     return results
 
 
 def kept_peers(path: Path) -> list[dict[str, Any]]:
     """Results of the peers that were trained before."""
     kept = kept_results(path)
-    names = [f"{PREFIX}*-{algorithm}-{mapping}-*" for algorithm in ALGORITHMS for mapping in MAPPINGS]
+    names = [f"{PREFIX}*-{algorithm}-{MAPPING}-*" for algorithm in ALGORITHMS]
     return [kept[one] for name in names for one in fnmatch.filter(kept, name)]
 
 
@@ -162,18 +161,15 @@ def seconds_to(curve: Sequence[Sequence[float | None]], goal: float) -> float | 
 
 
 def optimality_table(results: Sequence[Mapping[str, Any]], peers: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table: on each market ours, and each peer by the mapping with the better end; over seeds."""
+    """A Markdown table: on each market ours, and each peer; over seeds."""
     heads = ("seeds", "score at the end", "best look", f"seconds to {GOAL}", "seconds", "turnover a year")
     rows = []
     for kind, trainings in grouped(results, "market").items():
         rows.append(_row(kind, "finflow", trainings))
         for algorithm in ALGORITHMS:
             own = [found for found in peers if (found["market"], found["algorithm"]) == (kind, algorithm)]
-            by_mapping = {name: [found for found in own if found["mapping"] == name] for name in MAPPINGS}
-            ends = {name: np.mean([_end(found) for found in some]) for name, some in by_mapping.items() if some}
-            if ends:
-                better = max(ends, key=lambda name: ends[name] if math.isfinite(ends[name]) else -math.inf)
-                rows.append(_row(kind, f"{algorithm.upper()}, {better}", by_mapping[better]))
+            if own:
+                rows.append(_row(kind, f"{algorithm.upper()}, {MAPPING}", own))
     return markdown_table(("market", "", *heads, "largest weight"), rows)
 
 
