@@ -105,7 +105,7 @@ def test_a_page_without_results_has_claims_that_are_not_measured(kept: Kept) -> 
     ],
 )
 def test_a_claim_that_is_not_shown_says_why(ends: tuple[float, ...], reason: str) -> None:
-    claim = read_claims({"rollouts": rollouts("rollouts-lognormal", *ends)})["planted-lognormal"]
+    claim = read_claims({"rollouts": rollouts("rollouts-mean-reverting", *ends)})["planted-fast"]
     assert (claim.is_shown, claim.reason) == (False, reason)
 
 

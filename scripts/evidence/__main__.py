@@ -87,7 +87,6 @@ def main(arguments: Sequence[str]) -> None:
         description=__doc__, epilog=f"pages:\n{shown}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", nargs="?", choices=["all", *PAGES], default="all", metavar="PAGE", help="one page")
-    parser.add_argument("--retrain", type=int, default=5, metavar="N", help="nulls: demo trainings on N null markets")
     parser.add_argument("--seeds", type=positive_count, default=3, help="seeds of most trainings")
     parser.add_argument(
         "--kills", type=positive_count, default=50, metavar="N", help="durability: of an account's process"
@@ -206,12 +205,11 @@ def make_nulls(given: argparse.Namespace) -> None:
     study, agent = null_markets.NullStudy(), null_markets.frozen_agent(DEMO, RUNS / "frozen")
     rows = null_markets.summarise_study(null_markets.study_markets(study, agent, RUNS / "nulls.jsonl"))
     write_result(path, "verdict", {"code": code_hash(), "samples": study.samples, "rows": rows})
-    lines = null_markets.retraining_lines(null_markets.retrain_missing(DEMO, given.retrain, path, RUNS / "nulls"))
     made = f"\nCode {code_hash()}; {study.samples} resamples a verdict, mean block 21 days.\n\n"
     joined = walk_forward_nulls.walk_forward_page(path, RUNS / "walk-forward-nulls.jsonl")
     made += _text("walk-forward-nulls") + joined + "\n"
     looks = _text("anytime", first_look=anytime.FIRST_LOOK) + anytime.anytime_page(path)
-    _write("nulls", null_markets.study_table(rows) + lines + made + looks)
+    _write("nulls", null_markets.study_table(rows) + made + looks)
 
 
 @registered
@@ -236,12 +234,12 @@ def make_tasks(given: argparse.Namespace) -> None:
 @registered
 def make_optimality(given: argparse.Namespace) -> None:
     """Scores against the known optimum over the time of a training; of peers where installed."""
-    path, variants = _kept("optimality"), optimality.followed(rollouts.planted_variants(PEER_SAMPLES))
-    results = run_missing(variants, path, RUNS)
+    path = _kept("optimality")
+    variant = optimality.followed(rollouts.planted_variant(optimality.MARKET, PEER_SAMPLES))
+    results = run_missing([variant], path, RUNS)
     if given.sb3_python is not None:
-        by_name = {variant.name: variant for variant in variants}
         for own in results:
-            config = by_name[own["variant"]].config(own["seed"], RUNS)
+            config = variant.config(own["seed"], RUNS)
             optimality.peers_on(own, config, (given.sb3_python, SB3_MARKET), path, optimality.limit_of(own))
     facts = {"goal": optimality.GOAL, "times": f"{optimality.TIMES:g}"}
     _write("optimality", optimality.optimality_table(results, optimality.kept_peers(path)), results, **facts)

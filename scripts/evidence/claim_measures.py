@@ -95,11 +95,11 @@ def _mean(results: Results, entry: str, of: Result, less: Result | None = None) 
     return Found([_figure(a, entry) - _figure(b, entry) for a, b in pairs], [one for pair in pairs for one in pair])
 
 
-def _share(results: Results, entry: str, of: Result, over: float | None = None, equal: str = "") -> Found:
-    """Results with an entry that is over a limit, equals a word, or is there at all."""
+def _share(results: Results, entry: str, of: Result, over: float | None = None) -> Found:
+    """Results with an entry that is over a limit, or is there at all."""
     own = _chosen(results, of)
     found = [one.get(entry) for one in own]
-    hits = [one == equal if equal else one is not None and (over is None or one > over) for one in found]
+    hits = [one is not None and (over is None or one > over) for one in found]
     return Found(hits, own)
 
 

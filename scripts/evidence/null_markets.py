@@ -15,12 +15,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from finflow.agent.networks.policy import ExpertPolicy
@@ -33,7 +31,6 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Resampling, draw_days
 from finflow.evaluation.statistics.significance_tests import SIZE, Tries
 from finflow.evaluation.statistics.verdict import judge
-from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.line_file import append_line
 from finflow.market.bar_frequency import BARS_PER_YEAR
@@ -45,8 +42,6 @@ from finflow.strategies.strategy import Information, Strategy, with_cash
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import prepare, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.held_out import REPORTS
-from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.results import Result, grouped, kept_result, places_in, train_both
 from scripts.evidence.tables import markdown_table, share_interval
 
@@ -234,29 +229,6 @@ def frozen_agent(demo: Path, folder: Path) -> ExpertPolicy:
     return read_checkpoint(Path(known["checkpoint"])).agent.policy(torch.device("cpu"))
 
 
-def retrain_on_null(demo: Path, seed: int, folder: Path) -> dict[str, Any]:
-    """Train the demo configuration in full on a null of the whole embedded panel, and read its verdict."""
-    whole = prepare(Config()).panel
-    panel = permuted_panel(whole, range(whole.n_bars), seed)
-    prices = folder / f"null-{seed}.csv"
-    table = pd.DataFrame(panel.close, index=pd.Index(panel.dates.astype(str), name="Date"), columns=list(panel.assets))
-    write_atomically(prices, table.to_csv(lineterminator="\n"))
-    changes = {"market.source": "csv", "market.path": str(prices), "train.seed": seed}
-    config = load_config(demo, {**changes, **places_in(folder / f"null-{seed}")}, environ={})
-    reports = FinFlowTrainer(config).train().run_folder / REPORTS
-    verdict = json.loads((reports / "metrics.json").read_text("utf-8"))["verdict"]
-    return {"seed": seed, "answer": verdict["beats_equal_weight"]}
-
-
-def retrain_missing(demo: Path, count: int, path: Path, runs: Path) -> list[dict[str, Any]]:
-    """`retrain_on_null` for seeds 0 to ``count`` - 1 that the same code and configuration have not made yet."""
-    stamp = {"code": code_hash(), "configuration": config_hash(load_config(demo, {}, environ={}))}
-    return [
-        kept_result(path, f"retraining-{seed}", stamp, partial(retrain_on_null, demo, seed, runs))
-        for seed in range(count)
-    ]
-
-
 #: Number of verdicts that each of the three tests agrees with.
 AGREEING: dict[str, Callable[[Verdicts], Any]] = {
     "dsr": lambda verdicts: sum(one["dsr"] >= CONFIDENCE for one in verdicts),
@@ -296,12 +268,3 @@ def study_table(rows: Sequence[Mapping[str, Any]]) -> str:
         f"## Markets without an edge\n\n{markdown_table(('strategy', *heads), nulls)}\n"
         f"## Markets with a planted edge\n\n{markdown_table(edges, planted)}"
     )
-
-
-def retraining_lines(results: Sequence[Mapping[str, Any]]) -> str:
-    """A sentence on the full trainings; nothing where there were none."""
-    if not results:
-        return ""
-    answers = Counter(one["answer"] for one in results)
-    counted = ", ".join(f"{answer} {answers[answer]}" for answer in ("yes", "not shown", "no"))
-    return f"\nThe demo configuration, trained in full on {len(results)} null markets: {counted}.\n"

@@ -43,18 +43,10 @@ HIDDEN = ("mean-reverting", "regime")  # kinds whose state has to be guessed fro
 Judge = Callable[[Backtest], float]
 
 
-def followed(planted: Sequence[Variant]) -> list[Variant]:
-    """The default learner, without evidence out of fold, on one planted market; its validations make a curve."""
-    return [
-        replace(
-            one,
-            name=PREFIX + MARKET,
-            overrides={**one.overrides, "out_of_fold.blocks": 1, "train.validation_updates": LOOKS_EVERY},
-            measure=train_and_follow,
-        )
-        for one in planted
-        if one.name.endswith(f"-{MARKET}")
-    ]
+def followed(planted: Variant) -> Variant:
+    """The default learner, without evidence out of fold, on a planted market; its validations make a curve."""
+    keys = {**planted.overrides, "out_of_fold.blocks": 1, "train.validation_updates": LOOKS_EVERY}
+    return replace(planted, name=PREFIX + MARKET, overrides=keys, measure=train_and_follow)
 
 
 def judge_of(training_data: TrainingData, test: bool = False) -> Judge:

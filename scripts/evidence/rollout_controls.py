@@ -20,7 +20,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.training.data import mirrored_growth
 from scripts.evidence.expert_heads import one_head
 from scripts.evidence.results import Variant, by_seed
-from scripts.evidence.rollouts import ALONE, PREFIX, RANDOM, learn_planted, planted_variants
+from scripts.evidence.rollouts import ALONE, RANDOM, learn_planted, planted_variant
 from scripts.evidence.tables import markdown_table, mean_interval
 
 CONTROLLED = "mean-reverting-.97"
@@ -57,7 +57,7 @@ CONTROLS: dict[str, Control] = {
 
 def control_variants(samples: int) -> list[Variant]:
     """A training for each control and sample."""
-    (planted,) = [one for one in planted_variants(samples) if one.name == PREFIX + CONTROLLED]
+    planted = planted_variant(CONTROLLED, samples)
     return [
         replace(
             planted,

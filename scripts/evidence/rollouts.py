@@ -42,8 +42,6 @@ ROOT = Path(__file__).parents[2]
 FIRST_SAMPLE = 101  # earlier ones were used to choose values; this one's figures were seen while some were chosen
 #: Planted market -> keys beside those of its kind; a signal that lasts is less each day.
 PLANTED: dict[str, dict[str, object]] = {
-    "lognormal": {},
-    "regime": {},
     "mean-reverting": {},
     "mean-reverting-.97": {"market.synthetic.persistence": 0.97},
     "mean-reverting-.99": {"market.synthetic.persistence": 0.99},
@@ -51,7 +49,6 @@ PLANTED: dict[str, dict[str, object]] = {
 FIRST_NULL = 60
 NULLS = {"permuted-monthly": 100}  # of the kinds tried, the one that takes least
 REAL = ("monthly", "monthly-growth", "nyse", "nyse-lag-1")
-NYSE_SEEDS = 3
 PREFIX = "rollouts-"
 RULES = ("equal-weight", "buy-and-hold")  # that growth in the blocks is compared with
 USED = 0.25  # confidence beyond which a null market counts as a false find
@@ -97,25 +94,21 @@ def rollout_variants(samples: int) -> list[Variant]:
 
 
 def planted_variants(samples: int) -> list[Variant]:
-    """Each planted market with ``samples`` samples, none of which was used before."""
-    return [
-        Variant(
-            f"{PREFIX}{kind}",
-            range(FIRST_SAMPLE, FIRST_SAMPLE + samples),
-            {
-                **SHORTER_OFFLINE,
-                **LOG_RETURN,
-                **OWN.get(law, {}),
-                "market.source": "synthetic",
-                "market.synthetic.kind": law,
-                **keys,
-            },
-            measure=partial(learn_planted, kind),
-            first_sample=0,
-        )
-        for kind, keys in PLANTED.items()
-        for law in [kind.partition("-.")[0]]
-    ]
+    """Each market of `PLANTED`."""
+    return [planted_variant(kind, samples) for kind in PLANTED]
+
+
+def planted_variant(kind: str, samples: int) -> Variant:
+    """A market whose optimum is known, with ``samples`` samples, none of which was used before."""
+    law = kind.partition("-.")[0]
+    planted = {"market.source": "synthetic", "market.synthetic.kind": law, **OWN[law], **PLANTED.get(kind, {})}
+    return Variant(
+        f"{PREFIX}{kind}",
+        range(FIRST_SAMPLE, FIRST_SAMPLE + samples),
+        {**SHORTER_OFFLINE, **LOG_RETURN, **planted},
+        measure=partial(learn_planted, kind),
+        first_sample=0,
+    )
 
 
 def preset_keys(name: str) -> dict[str, object]:
@@ -130,7 +123,7 @@ def real_variants(seeds: int) -> list[Variant]:
     them is an edge in.
     """
     keys = preset_keys("monthly")
-    return _trained_on({"monthly": keys, "monthly-growth": {**keys, **GROWTH}}, seeds)
+    return [_trained_on("monthly", keys, seeds), _trained_on("monthly-growth", {**keys, **GROWTH}, seeds)]
 
 
 def nyse_variants(prices: Path) -> list[Variant]:
@@ -143,14 +136,11 @@ def nyse_variants(prices: Path) -> list[Variant]:
     """
     ends = {"market.train_end": "1975-12-31", "market.validation_end": "1979-12-31"}
     keys: dict[str, object] = {"market.source": "csv", "market.path": str(prices.resolve()), **ends}
-    return _trained_on({"nyse": {**keys, "env.execution_lag": 0}, "nyse-lag-1": keys}, NYSE_SEEDS)
+    return [_trained_on("nyse", {**keys, "env.execution_lag": 0}, 3), _trained_on("nyse-lag-1", keys, 1)]
 
 
-def _trained_on(markets: Mapping[str, Mapping[str, object]], seeds: int) -> list[Variant]:
-    return [
-        Variant(f"{PREFIX}{kind}", range(seeds), {**SHORTER_OFFLINE, **keys}, measure=partial(learn_real, kind))
-        for kind, keys in markets.items()
-    ]
+def _trained_on(kind: str, keys: Mapping[str, object], seeds: int) -> Variant:
+    return Variant(f"{PREFIX}{kind}", range(seeds), {**SHORTER_OFFLINE, **keys}, measure=partial(learn_real, kind))
 
 
 def learn_null(kind: str, config: Config) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from finflow.config import Config, dump_config
 from finflow.errors import EvidenceError
 from scripts.evidence.optimality import followed, limit_of, optimality_table, peers_on, seconds_to
 from scripts.evidence.results import Variant, ask_peer, run_missing
-from scripts.evidence.rollouts import planted_variants
+from scripts.evidence.rollouts import planted_variant
 from tests.short_trainings import SHORT
 
 SMALL: dict[str, object] = {
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def small() -> Variant:
-    (variant,) = followed(planted_variants(1))
+    variant = followed(planted_variant("regime", 1))
     return replace(variant, overrides={**variant.overrides, **SMALL}, seeds=(0,))
 
 
