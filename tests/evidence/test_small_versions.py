@@ -99,8 +99,7 @@ def test_every_pair_has_a_market_of_its_own_and_the_same_for_every_way(tmp_path:
         own = [config for config in configs if config.train.seed == pair]
         assert {config.market.synthetic.seed for config in own} == {pair}
         assert len({config.market.model_dump_json() for config in own}) == 1
-        assert [config.tune.sampler for config in own[:2]] == ["tpe", "random"]
-        assert [config.tune.pruner for config in own[:3]] == ["none", "none", "median"]
+        assert (own[0].tune.sampler, own[0].tune.pruner) == ("tpe", "median")
 
 
 # --- foreknowledge
