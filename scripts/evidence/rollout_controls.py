@@ -41,6 +41,7 @@ class Control(NamedTuple):
 
     keys: Mapping[str, object]
     changed: Callable[[], AbstractContextManager[object]] = nullcontext
+    samples: int | None = None  # of those of the other controls
 
 
 CONTROLS: dict[str, Control] = {
@@ -51,7 +52,7 @@ CONTROLS: dict[str, Control] = {
     "no entropy": Control({"bcell.alpha_mode": "fixed", "bcell.alpha_init": 1e-6}),
     "no IQL": Control(RANDOM),
     "one head": Control({}, one_head),
-    "no switching model": Control({}, without_switching),
+    "no switching model": Control({}, without_switching, 1),
 }
 
 
@@ -62,6 +63,7 @@ def control_variants(samples: int) -> list[Variant]:
         replace(
             planted,
             name=_name(control),
+            seeds=planted.seeds[: CONTROLS[control].samples],
             overrides={**planted.overrides, **ALONE, **CONTROLS[control].keys},
             measure=partial(learn_controlled, control),
         )
