@@ -138,7 +138,7 @@ def nyse_variants(prices: Path) -> list[Variant]:
     """
     ends = {"market.train_end": "1975-12-31", "market.validation_end": "1979-12-31"}
     keys: dict[str, object] = {"market.source": "csv", "market.path": str(prices.resolve()), **ends}
-    return [_trained_on("nyse", {**keys, "env.execution_lag": 0}, 3), _trained_on("nyse-lag-1", keys, 1)]
+    return [_trained_on("nyse", {**keys, "env.execution_lag": 0}, 2), _trained_on("nyse-lag-1", keys, 1)]
 
 
 def _trained_on(kind: str, keys: Mapping[str, object], seeds: int) -> Variant:
