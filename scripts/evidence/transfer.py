@@ -26,7 +26,7 @@ MONTHLY, EMBEDDED = "monthly", "embedded"
 #: Names that an agent learns from; the others are left for it to run on.
 LEARNED = {MONTHLY: 20, EMBEDDED: 10}
 OTHERS, ALL = "others", "all"
-SEEDS = 1
+SEEDS = 3
 #: A twentieth of the default's decisions, networks of an eighth of its width, a short offline phase, and no blend.
 REDUCED: dict[str, object] = {
     "features.filters": "none",
@@ -39,7 +39,6 @@ REDUCED: dict[str, object] = {
     "train.n_envs": 16,
     "out_of_fold.blocks": 1,
     "bcell.expansion": 8,
-    "bcell.actor_lr": 1e-2,
     "bcell.hidden_dim": 32,
 }
 
