@@ -82,7 +82,7 @@ def test_the_identity_task_is_solved_in_four_hundred_steps() -> None:
 @pytest.mark.timeout(240)
 def test_the_pendulum_is_swung_up_and_held() -> None:
     player = learn(pendulum(), small_config(), STEPS, seed=1, random_steps=PENDULUM_RANDOM_STEPS)
-    # the usual goal of SAC, after 20,000 steps, is -200; a pendulum that hangs is at -1,200; seen: -169, and -133 of seed 0
+    # the usual goal of SAC, after 20,000 steps, is -200; a pendulum that hangs is at -1,200; seen: -169 (seed 0: -133)
     assert returns(pendulum(), player, 20, HELD_OUT_SEED).mean() >= 2.0 * PENDULUM_GOAL
 
 
