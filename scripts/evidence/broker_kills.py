@@ -29,7 +29,6 @@ from finflow.trading.alpaca_broker import KEY, SECRET
 from finflow.trading.live_market import TRADING
 from scripts.evidence import fake_alpaca
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, serving
-from scripts.evidence.results import processor_time
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("request", "line", "clock")
@@ -125,7 +124,7 @@ def live(market: Market, kills: int = 0, seed: int = 0) -> Lived:
     EvidenceError
         If the process ends by itself, nothing happens any more, or the days are over before the kills.
     """
-    rng, begun = np.random.default_rng(seed), processor_time()
+    rng, begun = np.random.default_rng(seed), time.monotonic()
     found: list[dict[str, Any]] = []
     with serving(FakeAlpaca(day=market.days[0])) as account:
         market.show(market.days[0], account)
@@ -149,7 +148,7 @@ def live(market: Market, kills: int = 0, seed: int = 0) -> Lived:
         if len(found) < kills:
             raise EvidenceError(f"{len(market.days)} days are over after {len(found)} of {kills} kills")
         return Lived(
-            market.log.read_bytes(), orders, account.money, duplicates, found, round(processor_time() - begun, 1)
+            market.log.read_bytes(), orders, account.money, duplicates, found, round(time.monotonic() - begun, 1)
         )
 
 

@@ -56,7 +56,7 @@ def durability_page(result: Mapping[str, Any]) -> str:
         f"The newest checkpoint was cut short at {power['cuts']:,} drawn bytes, under one of its names or under both: "
         f"{power['found'].get('right and said', 0):,} times the newest whole one was taken and the damage named. "
         f"{power['identical']} of {power['resumes']} runs resumed after such a cut ended identical.\n",
-        f"Code {result['code']}; {result['seconds']['durability']:.0f} s of processor time.\n",
+        f"Code {result['code']}; {result['seconds']['durability']:.0f} s of runs.\n",
     ]
     return "\n".join(parts)
 
@@ -151,8 +151,7 @@ def kills_page(result: Mapping[str, Any]) -> str:
         ),
         f"Orders that were sent again although the broker had them, and that it refused: {result['duplicates']}; the "
         "look for their id comes first.\n",
-        f"Code {result['code']}; processor time: {seconds['undisturbed']:.0f} s undisturbed, "
-        f"{seconds['killed']:.0f} s with kills.\n",
+        f"Code {result['code']}; {seconds['undisturbed']:.0f} s undisturbed, {seconds['killed']:.0f} s with kills.\n",
     ]
     return "\n".join(parts)
 
