@@ -66,7 +66,7 @@ OFFLINE = tuple(
     for method in offline_methods.METHODS
 )
 HINT = "Made with: python -m venv peers && peers/bin/pip install -c constraints.txt -e . sb3-contrib"
-PLANTED_SEEDS, CONTROL_SAMPLES, PEER_SAMPLES = 3, 2, 2
+PLANTED_SEEDS, CONTROL_SAMPLES, PEER_SAMPLES, LATER_SEEDS = 3, 2, 2, 1
 TASK_FACTS = {"episodes": on_policy_tasks.EPISODES, "final": 5 * on_policy_tasks.EPISODES}
 
 Make = Callable[[argparse.Namespace], None]
@@ -254,7 +254,7 @@ def make_rollouts(given: argparse.Namespace) -> None:
         run_missing(rollouts.nyse_variants(given.nyse), path, RUNS)
     nyse = [result for name, result in kept_results(path).items() if name.startswith("rollouts-nyse-")]
     controls = run_missing(rollout_controls.control_variants(CONTROL_SAMPLES), path, RUNS)
-    later = run_missing(later_years.later_years_variants(given.seeds), path, RUNS)
+    later = run_missing(later_years.later_years_variants(LATER_SEEDS), path, RUNS)
     rules = positive_controls.measure_missing(positive_controls.controls(given.nyse), path)
     tables = [
         rollouts.rollout_table([*results, *nyse]),
