@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
+import os
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,6 +35,7 @@ from scripts.evidence.tables import markdown_table
 ROOT, PAGE = SPEED.parents[2], SPEED.with_name("scale.md")
 RESULTS, TEXT = ROOT / "docs/evidence/results/scale.json", SPEED_TEXT.with_name("scale.md")
 UPDATES, WARM_UP = 8, 20_000  # updates of a learner and phase; decisions before those online, which fill the replays
+SAMPLED = 2.0  # seconds between two looks at memory
 DAILY = ((20, 10), (100, 10), (500, 10), (20, 60), (500, 30))
 #: Name -> assets, years, bars a year, their spacing, and the file of keys.
 ROWS = {f"{assets} x {years}": (assets, years, 252, "B", "default") for assets, years in DAILY}
@@ -77,6 +81,35 @@ def whole_calls(config: Config) -> dict[str, float]:
     return {**calls, FITTED_Q: config.offline.evaluation_updates / UPDATES}
 
 
+def held() -> float:
+    """GB that this process and those that it began hold, pages that they share once; on Linux."""
+    total, left = 0, [os.getpid()]
+    while left:
+        place = Path(f"/proc/{left.pop()}")
+        with suppress(OSError):  # it has ended
+            total += sum(map(int, re.findall(r"^Pss: +(\d+)", (place / "smaps_rollup").read_text(), re.MULTILINE)))
+            left += [int(one) for thread in place.glob("task/*/children") for one in thread.read_text().split()]
+    return total * 1024 / 1e9
+
+
+@contextmanager
+def most_held() -> Iterator[list[float]]:
+    """The most that is held, in a list of one, while the block runs."""
+    found, ended = [held()], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(SAMPLED):
+            found[0] = max(found[0], held())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        watching.join()
+
+
 def measured(config: Config) -> dict[str, Any]:
     """Seconds of parts, minutes of a whole training, projected from a short one, and its GB; or why there is none."""
     spent, began, length = Spent(), time.process_time(), config.env.episode_length
@@ -86,7 +119,7 @@ def measured(config: Config) -> dict[str, Any]:
     few = patch.object(Epochs, "total", property(lambda _: UPDATES, lambda *_: None), create=True)
     now = patch("benchmark_training._now", lambda: (time.perf_counter(), time.process_time()))
     try:
-        with parts_timed(spent, PARTS), few, now:
+        with parts_timed(spent, PARTS), few, now, most_held() as memory:
             FinFlowTrainer(load_config(None, short, {}, base=config)).train()
     except FinflowError as error:
         return {"machine": machine(), "refused": str(error)}
@@ -94,8 +127,7 @@ def measured(config: Config) -> dict[str, Any]:
     whole += spent.clock[JUDGE] - one[JUDGE]  # which waits for a process that fits the classical portfolios
     one[JUDGE] = spent.clock[JUDGE]
     whole += sum((calls - spent.calls[name]) * one[name] for name, calls in whole_calls(config).items())
-    kept = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    one |= {"online": one[STEP] + one[UPDATE], "training": whole / 60.0, "memory": kept * 1024 / 1e9}
+    one |= {"online": one[STEP] + one[UPDATE], "training": whole / 60.0, "memory": memory[0]}
     return {"machine": machine(), **{name: float(f"{value:.2g}") for name, value in one.items()}}
 
 
