@@ -82,7 +82,7 @@ def whole_calls(config: Config) -> dict[str, float]:
 
 
 def held() -> float:
-    """GB that this process and those that it began hold, pages that they share once; on Linux."""
+    """GB that this process and those that it began hold, pages that they share once."""
     total, left = 0, [os.getpid()]
     while left:
         place = Path(f"/proc/{left.pop()}")
@@ -153,6 +153,8 @@ def benchmark_scale(given: argparse.Namespace) -> None:
     """Measure a row in this process, or each in one of its own, and write the page."""
     if given.row not in {None, *ROWS}:
         raise ConfigError(f"--row {given.row}: there is no such row; take one of {', '.join(ROWS)}")
+    if not held():
+        raise ConfigError("memory is read in /proc/PID/smaps_rollup, which this system lacks: measure on Linux")
     for name in ROWS if given.row is None else ():
         subprocess.run([sys.executable, *sys.argv, "--row", name], check=True)
     if given.row is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import runpy
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from finflow.cli import options, runs, trained_agents
@@ -22,6 +24,7 @@ from tests.commands import refusal
 from tests.short_trainings import SHORT
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+MEMORY_IS_SEEN = Path("/proc/self/smaps_rollup").exists()
 
 
 class Calls(list[tuple[tuple[Any, ...], dict[str, Any]]]):
@@ -210,7 +213,7 @@ def test_scale_projects_a_training_shows_refusals_and_tells_exponents(
     whole = load_config(None, tiny, {}, base=scale.configuration(tmp_path, 3, 4, 252, "B", "default"))
     assert scale.whole_calls(whole)[scale.UPDATE] == 5  # of 4 episodes of 20 decisions, 16 for an update
     found = scale.measured(whole)
-    assert all(found[key] > 0.0 for key in scale.FIGURES)
+    assert all(found[key] > 0.0 for key in scale.FIGURES if key != "memory" or MEMORY_IS_SEEN)
     quarterly = scale.measured(scale.configuration(tmp_path, 3, 60, 4, "BQE", "default"))
     assert "bars" in quarterly["refused"]
     larger = {**found, **{key: found[key] * 25.0 for key in scale.FIGURES}}
@@ -219,3 +222,24 @@ def test_scale_projects_a_training_shows_refusals_and_tells_exponents(
     assert f"| 20 x 10 | 20 | 2,520 | {cells} | - |" in text
     assert f"| quarterly | 20 | 240 | {' | '.join('-' * 6)} | {quarterly['refused']} |" in text
     assert f"| 20 x 10 to 100 x 10 | {' | '.join(['2.0'] * 6)} |" in text
+
+
+@pytest.mark.skipif(not MEMORY_IS_SEEN, reason="the benchmark reads /proc/PID/smaps_rollup")
+@pytest.mark.parametrize(("own", "expected"), [(0, 0.134), (2**24, 0.268)])
+def test_memory_that_processes_share_counts_once(own: int, expected: float, scale: Any) -> None:
+    """Of this process and one that it forked: 134 MB that both have, and as much that the other has alone or not."""
+
+    def wait(connection: Any) -> None:
+        kept = np.ones(own)
+        connection.send(len(kept))
+        connection.recv()
+
+    before, shared = scale.held(), np.ones(2**24)
+    here, there = multiprocessing.Pipe()
+    other = multiprocessing.get_context("fork").Process(target=wait, args=(there,))
+    other.start()
+    assert here.recv() == own
+    held = scale.held() - before
+    here.send(len(shared))
+    other.join()
+    assert held == pytest.approx(expected, abs=0.06)  # a process writes to some pages of its own
