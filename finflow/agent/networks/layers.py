@@ -142,7 +142,7 @@ def open_rate(logit: Tensor, keeps_slope: bool = False) -> Tensor:
     would have a gradient to come back by. So the slope is at least ``LEAST_SLOPE``, and below the smallest rate only
     gradients that raise the logit pass. With its own slope where a decision is explained and not learned.
     """
-    if keeps_slope:
+    if keeps_slope or not torch.is_grad_enabled():
         return torch.sigmoid(logit).clamp(min=LEAST_RATE)
     rate = torch.sigmoid(logit.detach())
 
@@ -159,6 +159,8 @@ def inward_clamp(values: Tensor, low: float, high: float) -> Tensor:
 
     With none, as by ``Tensor.clamp``, a scale that imitation has driven past its bound would stay there for good.
     """
+    if not torch.is_grad_enabled():
+        return values.clamp(low, high)
     given = values.detach()
 
     def gradient_of(gradient: Tensor) -> Tensor:

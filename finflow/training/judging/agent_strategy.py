@@ -63,17 +63,17 @@ class AgentStrategy:
             raise ValueError("a learned agent needs the environment's observation")
         states = states_of(information.observation, self.device)
         market = [np.asarray(information.observation[name]) for name in ("assets", "market")]
-        with torch.no_grad():
+        with torch.inference_mode():
             reading = memoised(self.memo, "reading", market, lambda: self.policy.read_market(states))
             if self.expert is not None:
                 reading = reading.of_expert(self.expert)
             decision = self.policy.trade_toward(states, reading)
             chosen = acted_portfolio(decision.distribution, self.acting, information.date)[0]
         portfolio = np.array(information.observation["portfolio"], dtype=np.float64)
-        inputs = dict(zip(("held", "reward_state"), np.split(portfolio, [len(information.portfolio)]), strict=True))
+        count = len(information.portfolio)
+        inputs = {"held": portfolio[:count], "reward_state": portfolio[count:]}
         reasons = {"gate": decision.gate[0], "experts": decision.experts[0], "trade_rate": decision.trade_rate[0, 0]}
-        outputs = {name: value.double().cpu().numpy() for name, value in reasons.items()}
-        for name, value in {**outputs, **inputs}.items():
+        for name, value in {**{name: value.cpu().numpy() for name, value in reasons.items()}, **inputs}.items():
             self._reasons[name].append(value)
         weights = chosen.double().cpu().numpy()
         if not np.isfinite(weights).all():
@@ -89,7 +89,7 @@ class AgentStrategy:
 
         In a blend the reference is a sixth expert.
         """
-        return {name: np.stack(values) for name, values in self._reasons.items()}
+        return {name: np.stack(values, dtype=np.float64) for name, values in self._reasons.items()}
 
 
 def experts_alone(agent: AgentStrategy) -> list[AgentStrategy]:
