@@ -12,7 +12,7 @@ have done in it: such a period is marked in-sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ import scipy
 
 from finflow.arrays import FloatArray
 from finflow.config import CostsConfig
-from finflow.cores import forked
+from finflow.cores import shared_with_fork
 from finflow.env.decision_process import DecisionProcess, with_trading
 from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, index_backtest
 from finflow.evaluation.page.page_numbers import show
@@ -56,14 +56,20 @@ SCORES = {"return": ("return", mean_return), "sharpe": ("Sharpe ratio", metrics.
 
 
 def sweep_section(context: ComparisonContext) -> Section:
-    """Run the sweeps, that over lags in a process of its own, and say what they found."""
-    with forked(partial(_over_lags, context)) as slower:
-        costs = {bps: context.backtest(_at_cost(context.process, bps)) for bps in COSTS}
-        even, words_of_even = _break_even(context, costs)
-    lags, (by_capital, most, words_of_capital) = slower(), _capital(context)
+    """Run the sweeps, those over costs and lags on a second core too where one is free, and say what they found."""
+    process = context.process
+    lags = [lag for lag in LAGS if lag or process.env.fill != "open"]
+    others = [with_trading(process, execution_lag=lag) for lag in lags if lag != process.lag]
+    others += [_at_cost(process, bps) for bps in COSTS]
+    with shared_with_fork(lambda number: context.backtest(others[number]), len(others)) as results:
+        pass  # whichever is free takes the next
+    found = iter(results())
+    by_lag = {str(lag): _figures(context.runs if lag == process.lag else next(found)) for lag in lags}
+    costs = dict(zip(COSTS, found, strict=True))
+    (even, words_of_even), (by_capital, most, words_of_capital) = _break_even(context, costs), _capital(context)
     numbers: dict[str, object] = {
         "costs_bps": {f"{bps:g}": _figures(runs) for bps, runs in costs.items()},
-        "lags": lags,
+        "lags": by_lag,
         "configured": _figures(context.runs),
         "break_even": even,
         "capital": by_capital,
@@ -87,7 +93,7 @@ def sweep_section(context: ComparisonContext) -> Section:
         )
         for name, key, columns in (
             ("cost", "costs_bps", [(f"{bps:g}", f"{bps:g} bp") for bps in COSTS]),
-            ("lag", "lags", [(lag, f"lag {lag}") for lag in lags]),
+            ("lag", "lags", [(lag, f"lag {lag}") for lag in by_lag]),
         )
     ]
     if by_capital:
@@ -105,17 +111,6 @@ def sweep_section(context: ComparisonContext) -> Section:
 def _at_cost(process: DecisionProcess, bps: float) -> DecisionProcess:
     """The process with one proportional cost in place of commission and slippage."""
     return with_trading(process, commission_bps=bps, slippage_bps=0.0)
-
-
-def _over_lags(context: ComparisonContext) -> dict[str, Figures]:
-    process = context.process
-    lags = [lag for lag in LAGS if lag or process.env.fill != "open"]
-    return {
-        str(lag): _figures(
-            context.runs if lag == process.lag else context.backtest(with_trading(process, execution_lag=lag))
-        )
-        for lag in lags
-    }
 
 
 def _figures(runs: Iterable[Backtest]) -> Figures:
