@@ -77,6 +77,12 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def _no_fits_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test fits, or pretends to fit, is not known to the next."""
+    monkeypatch.setattr("finflow.strategies.kept_fits.KeptFits", lambda path: {})
+
+
 class Shown(NamedTuple):
     """A number on a page: where `metrics.json` has it, its value in full, by what it is scaled, and how it reads."""
 

@@ -244,7 +244,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         _key("--gradient-checkpointing", "true", "bcell.gradient_checkpointing", "less memory for more time"),
         _key("--profile", "true", "train.profile", "write a torch profiler trace of a few updates into the run folder"),
         _key("--log-with", "NAME", "output.log_with", "tensorboard, or wandb: Weights & Biases too"),
-        _key("--no-cache", "false", "market.use_cache", "fetch prices again"),
+        _key("--no-cache", "false", "market.use_cache", "fetch prices and fit classical portfolios again"),
     ),
 }
 AGENT, RECOLLECT, PROTOCOL, DRY_RUN, SCALE, SEARCH, TRADING, PREFERENCES, CONFIGURATION = OPTIONS

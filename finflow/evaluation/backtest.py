@@ -16,7 +16,7 @@ from finflow.errors import MarketError, refuse
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
-from finflow.strategies.classical import Optimised
+from finflow.strategies.classical import Optimised, optimisers
 from finflow.strategies.strategy import Information, Memo, Strategy
 
 Decide = Callable[[int, PortfolioState], FloatArray]
@@ -253,13 +253,16 @@ class ComparisonContext:
         return run_backtests(process, window or self.window, [self.makers[name]() for name in chosen])
 
 
-def with_memos(makers: Mapping[str, Make]) -> dict[str, Make]:
-    """The same strategies; what depends on prices alone, one made later takes from those made before by its maker."""
+def with_memos(makers: Mapping[str, Make], fits: Memo | None = None) -> dict[str, Make]:
+    """The same strategies; what depends on prices alone, one made later takes from those made before by its maker.
+
+    ``fits``: of skfolio's optimisers, which share them.
+    """
 
     def fresh(make: Make, memo: Memo) -> Strategy:
         strategy = make()
         if hasattr(strategy, "memo"):
-            strategy.memo = memo
+            strategy.memo = memo if fits is None or type(strategy) is not Optimised else fits
         return strategy
 
     return {name: partial(fresh, make, {}) for name, make in makers.items()}
@@ -277,11 +280,13 @@ def run_shared_backtests(
     others = [one for one in strategies if not isinstance(one, Optimised)]
     if not solving or not others:
         return run_backtests(process, window, strategies)
-    with forked(lambda: (run_backtests(process, window, solving), [one.memo for one in solving])) as elsewhere:
+    with forked(lambda: (run_backtests(process, window, solving), [dict(one.memo or {}) for one in solving])) as there:
         here = iter(run_backtests(process, window, others))
-    runs, memos = elsewhere()
+        if not all(one.memo for one in solving):
+            optimisers()  # skfolio is imported once for all processes forked later, while this one would wait
+    runs, memos = there()
     for strategy, memo in zip(solving, memos, strict=True):
         if strategy.memo is not None:
-            strategy.memo.update(memo or {})
+            strategy.memo.update(memo)
     solved = iter(runs)
     return tuple(next(solved if isinstance(one, Optimised) else here) for one in strategies)

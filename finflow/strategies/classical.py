@@ -97,14 +97,14 @@ class Optimised(Rolling):
         self.name = name
 
     def fit(self, returns: FloatArray) -> FloatArray:
-        estimator = _optimisers()[self.name]
+        estimator = optimisers()[self.name]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             estimator.fit(returns)
         return np.asarray(estimator.weights_, dtype=np.float64)
 
 
-def _optimisers() -> dict[str, Any]:
+def optimisers() -> dict[str, Any]:
     """Make skfolio's optimisers, long-only, in the order of `OPTIMISERS`.
 
     Skfolio is imported only here, since that takes a second. Mean-variance shrinks means by the Bayes-Stein rule

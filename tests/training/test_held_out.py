@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from finflow import cores
 from finflow.cli.output import summary_lines
 from finflow.config import EnvConfig, EvaluationConfig, MarketConfig, config_hash, load_config
 from finflow.errors import ConfigError, EvidenceError, FinflowError, refuse
@@ -22,7 +23,17 @@ from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, compute_results
 from finflow.evaluation.statistics.significance_tests import Tries, readings_of
-from finflow.strategies.classical import COMPARED, NAMED, EqualWeight, Momentum, PatientEqualWeight, named_strategy
+from finflow.strategies import kept_fits
+from finflow.strategies.classical import (
+    COMPARED,
+    NAMED,
+    EqualWeight,
+    Momentum,
+    Optimised,
+    PatientEqualWeight,
+    named_strategy,
+)
+from finflow.strategies.kept_fits import KeptFits
 from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.training.audit.configuration_audit import mark_leaks
@@ -174,6 +185,31 @@ def test_a_report_without_sweeps_runs_nothing_again(
     held_out.judge_held_out(training_data, {"equal-weight": EqualWeight}, "equal-weight", tmp_path, sweeps=False)
     assert played == [1]
     assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
+
+
+@pytest.mark.usefixtures("reports", "no_sections")
+def test_a_second_report_on_the_same_prices_fits_nothing(
+    tmp_path: Path, tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says the same; without a cache, everything is fitted again."""
+    solved = {"minimum-variance", "inverse-volatility"}
+    monkeypatch.setattr(held_out, "COMPARED", ("equal-weight", *solved))
+    monkeypatch.setattr(kept_fits, "KeptFits", KeptFits)
+    made: list[str] = []
+    fit = Optimised.fit
+    monkeypatch.setattr(Optimised, "fit", lambda self, returns: (made.append(self.name), fit(self, returns))[1])
+    monkeypatch.setattr(cores, "available_cores", lambda: 1)  # fits of another process would not be counted
+
+    def summary(**keys: object) -> dict[str, dict[str, float]]:
+        made.clear()
+        return evaluations.backtest_strategies(tiny(market__cache_dir=str(tmp_path), **keys), ["momentum"]).summary
+
+    first = summary()
+    assert set(made) == solved
+    assert summary() == first
+    assert made == []
+    assert summary(market__use_cache=False) == first
+    assert set(made) == solved
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ class ProtocolJob(Job):
     def _backtest(self, checkpoints: Sequence[Path]) -> tuple[ProtocolPaths, Backtest]:
         """Backtests of every training on its windows, and of its comparisons; of patient equal weight over all."""
         config, windows, device = self.config, self.windows, device_here(self.config.train.device)
-        makers = with_compared({}, config)
+        makers = with_compared({}, config, self.panel)
         judged: list[WindowResult] = []
         compared: dict[int, tuple[tuple[Backtest, ...], Backtest, tuple[Backtest, ...]]] = {}
         parts = [(fold, seed) for seed in self.seeds for fold in self.folds]

@@ -55,6 +55,7 @@ from finflow.market.plausibility.checks import find_implausible
 from finflow.market.plausibility.finding import in_sentence
 from finflow.market.plausibility.price_notes import cash_rate, price_notes
 from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
+from finflow.strategies.kept_fits import kept_fits
 from finflow.strategies.optimal_policy import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.strategy import Strategy
 from finflow.training.data.training_data import TrainingData
@@ -102,7 +103,7 @@ def judge_held_out(
     split, panel = training_data.split, training_data.panel
     window, windows = split.test, {"train": split.train, "validation": split.validation, "test": split.test}
     readings_of(ledger_of(config), panel.sha256)  # a damaged ledger is an error before any work is done
-    compared = with_compared(makers, config)
+    compared = with_compared(makers, config, panel)
     names = {"embedded": "{} stocks of the S&P 500", "french": "{} portfolios of US stocks, monthly"}
     universe = names.get(config.market.source, f"{{}} assets ({config.market.source})").format(panel.n_assets)
     best, unknown = _optimum(config)
@@ -157,9 +158,10 @@ def maker_of(name: str, config: Config) -> Make:
     return lambda: named_strategy(name, config.evaluation)
 
 
-def with_compared(makers: Mapping[str, Make], config: Config) -> dict[str, Make]:
-    """Strategies with the classical ones that every report compares them with, which share what they fit."""
-    return with_memos({**makers, **{name: maker_of(name, config) for name in COMPARED if name not in makers}})
+def with_compared(makers: Mapping[str, Make], config: Config, panel: MarketPanel) -> dict[str, Make]:
+    """Strategies with the classical ones that every report compares them with, whose fits are kept on disk."""
+    together = {**makers, **{name: maker_of(name, config) for name in COMPARED if name not in makers}}
+    return with_memos(together, kept_fits(config.market, panel.sha256))
 
 
 def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details: Any) -> EvaluationOutcome:

@@ -1,0 +1,97 @@
+"""A kept fit is the fit, to the bit, or it is made again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finflow.config import MarketConfig
+from finflow.strategies import kept_fits
+from finflow.strategies.kept_fits import KeptFits
+
+FITS = {("risk-parity", bytes(32)): np.array([0.1, 0.9]), ("minimum-cvar", bytes(range(32))): np.array([1e-300, 1.0])}
+
+
+def written(path: Path) -> KeptFits:
+    fits = KeptFits(path)
+    for key, fit in FITS.items():
+        fits[key] = fit
+    return fits
+
+
+def same(fits: KeptFits) -> bool:
+    return fits.keys() == FITS.keys() and all(np.array_equal(fits[key], fit) for key, fit in FITS.items())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "fits.txt"
+
+
+def test_what_was_fitted_is_read_again(path: Path) -> None:
+    assert KeptFits(path) == {}
+    assert same(written(path))
+    assert same(KeptFits(path))
+
+
+def test_two_at_once_keep_what_either_has_fitted(path: Path) -> None:
+    one, other = KeptFits(path), KeptFits(path)
+    for fits, (key, fit) in zip((one, other), FITS.items(), strict=True):
+        fits[key] = fit
+    one.update(other)  # as from another process, which has kept it
+    assert same(one)
+    assert same(KeptFits(path))
+    assert path.read_bytes().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut off"])
+def test_a_damaged_fit_is_left_out_and_made_again(damage: str, path: Path) -> None:
+    written(path)
+    content = path.read_bytes()
+    place = content.index(b" ", len("risk-parity ")) + 5  # in the weights of the first
+    changed = bytes([content[place] ^ 1])
+    path.write_bytes(content[:place] + changed + content[place + 1 :] if damage == "changed" else content[:-20])
+    lost, kept = list(FITS) if damage == "changed" else list(FITS)[::-1]
+    fits = KeptFits(path)
+    assert list(fits) == [kept]
+    fits[lost] = FITS[lost]
+    fits[lost] = FITS[lost]  # the first may stand on the line that was cut off
+    assert same(KeptFits(path))
+
+
+def test_other_prices_libraries_and_rules_have_other_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[Path] = []
+    monkeypatch.setattr(kept_fits, "KeptFits", lambda path: places.append(path) or {})
+    market = MarketConfig(cache_dir=tmp_path)
+
+    def place_of(panel: str = "prices") -> Path:
+        kept_fits.kept_fits(market, panel)
+        return places[-1]
+
+    first = place_of()
+    assert first == place_of()
+    assert first.is_relative_to(tmp_path)
+    others = [place_of("other prices")]
+    monkeypatch.setattr(kept_fits, "code_hash", lambda rooms: f"other {rooms}")
+    others.append(place_of())
+    monkeypatch.setattr(kept_fits, "version", lambda name: "2.0" if name == "clarabel" else "1.0")
+    others.append(place_of())
+    assert len({first, *others}) == 4
+
+
+def test_without_a_cache_none_is_read_or_kept(tmp_path: Path) -> None:
+    fits = kept_fits.kept_fits(MarketConfig(cache_dir=tmp_path, use_cache=False), "prices")
+    fits["risk-parity", bytes(32)] = np.ones(1)
+    assert kept_fits.kept_fits(MarketConfig(cache_dir=tmp_path, use_cache=False), "prices") == {}
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_costs_time_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.parent.write_text("a file in the way")
+    with caplog.at_level(logging.WARNING):
+        assert same(written(path))
+    (line,) = caplog.messages
+    assert line == f"fits cannot be kept in {path.parent}: a file is in the way; choose another market.cache_dir"
