@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scripts.evidence import stale_pages
 from scripts.evidence.claims import Claim, Kept, claims_facts, codes_line, kept_pages, minutes_of, read_claims
 from scripts.evidence.stale_pages import unmarked
 
@@ -89,6 +90,22 @@ def test_results_of_earlier_code_do_not_mix_with_those_of_the_present() -> None:
     shares = [read_claims({"rollouts": nulls}, code)["nulls"] for code in ("a" * 16, "b" * 16, "c" * 16)]
     assert [claim.found is not None and len(claim.found.values) for claim in shares] == [50, 10, 60]
     assert [claim.is_shown for claim in shares] == [True, False, True]  # below 10 %: exact bounds of 7.1, 30.8 and 6 %
+
+
+def test_results_of_the_same_bits_count_with_those_of_the_present(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "codes.txt").write_text(f"{'a' * 16}\n{'b' * 16}\n")
+    monkeypatch.setattr(stale_pages, "SAME", tmp_path / "codes.txt")
+    nulls = rollouts("rollouts-permuted-monthly", *[0.0] * 60, confidence=0.0)
+    for seed, code in enumerate(["b", *"c" * 9]):
+        nulls[f"rollouts-permuted-monthly-{seed}"]["code"] = code * 16
+    claim = read_claims({"rollouts": nulls}, "b" * 16)["nulls"]
+    assert claim.found is not None
+    assert len(claim.found.values) == 51
+    (tmp_path / "rollouts.md").touch()
+    assert f"| same bits ({'a' * 8}), present |" in claims_facts({"rollouts": nulls}, tmp_path, "b" * 16)["shown"]
+    assert len(read_claims({"rollouts": nulls}, "c" * 16)["nulls"].found.values) == 9
 
 
 def test_a_page_without_results_has_claims_that_are_not_measured(kept: Kept) -> None:

@@ -114,7 +114,7 @@ class MarketConfig(ConfigSection):
     cash_unit: CashUnit | None = key(None, "unit of the rates of cash; left out: fractions, of at most 0.25 each")
     auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
     dividends: Literal["reinvested", "cash"] = key("reinvested", "reinvested, or paid in cash at their ex-dates")
-    cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store, and of kept fits of classical portfolios")
+    cache_dir: FilePath = key(Path("data/market"), "folder of stored prices, and of fits of classical portfolios")
     max_gap: NonNegativeInt = key(0, "bars without a price over which an asset is held and not traded", le=LONGEST_GAP)
     use_cache: Flag = key(True, "read prices and fits from the store when it has them")
     extend_cache: Flag = key(False, "extend stored prices of Yahoo by the newer bars; only those are fetched")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -35,11 +36,12 @@ class KeptFits(dict[tuple[str, bytes], FloatArray]):
         super().__init__()
         self._path: Path | None = path
         self._append(b"")
-        for line in path.read_bytes().splitlines() if self._path else ():
-            content, _, digest = line.rpartition(b" ")
-            if hashlib.sha256(content).hexdigest().encode() == digest:
-                name, returns, weights = content.decode().split(" ")
-                super().__setitem__((name, bytes.fromhex(returns)), np.frombuffer(bytes.fromhex(weights)))
+        with suppress(OSError):  # of which `_append` has warned
+            for line in path.read_bytes().splitlines():
+                content, _, digest = line.rpartition(b" ")
+                if hashlib.sha256(content).hexdigest().encode() == digest:
+                    name, returns, weights = content.decode().split(" ")
+                    super().__setitem__((name, bytes.fromhex(returns)), np.frombuffer(bytes.fromhex(weights)))
 
     def __setitem__(self, key: tuple[str, bytes], fit: FloatArray) -> None:
         super().__setitem__(key, fit)

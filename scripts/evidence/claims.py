@@ -17,6 +17,7 @@ import yaml
 
 from scripts.evidence.claim_measures import MEASURES, NOTHING, Found
 from scripts.evidence.results import Result, kept_results
+from scripts.evidence.stale_pages import same_bits
 from scripts.evidence.tables import markdown_table, mean_interval, share_interval
 
 LISTED = Path(__file__).with_name("claims.yaml")
@@ -115,9 +116,10 @@ def read_claims(kept: Kept, present: str = "") -> dict[str, Claim]:
 
 
 def _newest(results: Mapping[str, Result], present: str) -> dict[str, Result]:
-    """Results without those of earlier code whose variant was made by the present one, too."""
-    made = {one["variant"] for one in results.values() if "variant" in one and one.get("code") == present}
-    return {name: one for name, one in results.items() if one.get("variant") not in made or one.get("code") == present}
+    """Results without those of other bits whose variant was made by the present code, or one of its bits, too."""
+    codes = same_bits(present)
+    made = {one["variant"] for one in results.values() if "variant" in one and one.get("code") in codes}
+    return {name: one for name, one in results.items() if one.get("variant") not in made or one.get("code") in codes}
 
 
 def _claim(name: str, given: dict[str, Any], kept: Kept) -> Claim:
@@ -164,7 +166,8 @@ def codes_line(kept: Kept, present: str) -> str:
 
 def _row(claim: Claim, pages: Path, present: str) -> list[object]:
     page = f"[{claim.page}]({claim.page}.md)" if (pages / f"{claim.page}.md").is_file() else claim.page
-    codes = ", ".join("present" if code == present else f"earlier ({code[:8]})" for code in claim.codes)
+    told = {code: f"same bits ({code[:8]})" for code in same_bits(present)} | {present: "present"}
+    codes = ", ".join(told.get(code, f"earlier ({code[:8]})") for code in claim.codes)
     size = len(claim.found.values) if claim.found else "-"
     return [f'<a id="{claim.name}"></a>{claim.says}', claim.figure, claim.bound, size, page, codes or "-"]
 

@@ -1,4 +1,7 @@
-"""Pages of evidence whose results were made by other code or with other defaults: they say so at their top."""
+"""Pages of evidence whose results were made by other code or with other defaults: they say so at their top.
+
+Code that was seen to give the same bits as the present one in the runs of tests/golden is told from other code.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from finflow.config import Config, config_hash
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
 
+SAME = Path(__file__).resolve().parents[2] / "tests" / "golden" / "codes.txt"
 _CODE = re.compile(r"^Code ([0-9a-f]{16}(?:, [0-9a-f]{16})*)\b", re.MULTILINE)
 _DEFAULTS = re.compile(r"^Defaults ([0-9a-f]{16})\b", re.MULTILINE)
 _MARK = re.compile(r"^> Made (?:by code|with defaults) [^\n]*\n\n", re.MULTILINE)
@@ -36,9 +40,18 @@ class Deciding(NamedTuple):
         return cls(code_hash(), config_hash(Config())[:16])
 
 
+def same_bits(code: str) -> frozenset[str]:
+    """Hashes of code whose golden runs are those of this one to the bit, this one among them."""
+    confirmed = frozenset(SAME.read_text("ascii").split())
+    return confirmed if code in confirmed else frozenset((code,))
+
+
 def made_by(text: str, present: Deciding) -> str:
-    """The code and defaults, other than the present, that a page's last lines name, in words; empty where none."""
-    codes = sorted({code for found in _CODE.findall(text) for code in found.split(", ")} - {present.code})
+    """The code and defaults, other than the present, that a page's last lines name, in words; empty where none.
+
+    Code that gives the same bits is not named.
+    """
+    codes = sorted(_codes_of(text) - same_bits(present.code))
     defaults = sorted(set(_DEFAULTS.findall(text)) - {present.defaults})
     parts = ["by code " + ", ".join(codes)] * bool(codes) + ["with defaults " + ", ".join(defaults)] * bool(defaults)
     return " and ".join(parts)
@@ -51,14 +64,20 @@ def unmarked(text: str) -> str:
 
 def marked(text: str, present: Deciding) -> str:
     """A page with a line after its title where other code or defaults made its results, and without it where not."""
-    older, plain = made_by(text, present), unmarked(text)
-    if not older:
-        return plain
+    older, plain, others = made_by(text, present), unmarked(text), sorted(_codes_of(text) - {present.code})
     command = _COMMAND.search(plain)
     anew = f"; `{command[1]}` makes them anew" if command else ""
-    title, _, rest = plain.partition("\n\n")
     mark = f"> Made {older}: what decides has changed since, and its figures may be others{anew}."
+    if not older and not others:
+        return plain
+    if not older:
+        mark = f"> Made by code {', '.join(others)}: the present one gives the same bits in the runs of tests/golden."
+    title, _, rest = plain.partition("\n\n")
     return f"{title}\n\n{mark}\n\n{rest}"
+
+
+def _codes_of(text: str) -> set[str]:
+    return {code for found in _CODE.findall(text) for code in found.split(", ")}
 
 
 def mark_pages(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.evidence import __main__ as evidence, offline_methods, results as evidence_results
+from scripts.evidence import __main__ as evidence, offline_methods, results as evidence_results, stale_pages
 from scripts.evidence.results import Variant, kept_results, run_missing
 from scripts.evidence.stale_pages import Deciding, made_by, mark_pages, marked, unmarked
 from tests.short_trainings import SHORT, write_prices
@@ -95,6 +95,17 @@ def test_a_page_of_other_code_or_defaults_says_so_right_after_its_title(
     assert unmarked(found) == page
     assert marked(found, PRESENT) == found
     assert marked(found, Deciding("e" * 16, "f" * 16)).count("> Made") == 1
+
+
+def test_code_of_the_same_bits_is_told_from_other_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "codes.txt").write_text(f"{PRESENT.code}\n{OLD}\n")
+    monkeypatch.setattr(stale_pages, "SAME", tmp_path / "codes.txt")
+    page = page_of(OLD, PRESENT.code)
+    assert f"> Made by code {OLD}: the present one gives the same bits" in marked(page, PRESENT)
+    assert unmarked(marked(page, PRESENT)) == page
+    assert made_by(page, PRESENT) == ""
+    assert made_by(page_of(OLD, OLDER), PRESENT) == f"by code {OLDER}"
+    assert made_by(page, Deciding(OLDER, PRESENT.defaults)) == f"by code {PRESENT.code}, {OLD}"  # is not confirmed
 
 
 def test_the_line_goes_with_the_results_that_it_was_about() -> None:

@@ -1,9 +1,10 @@
 """Small runs whose results are kept, to show that a rewriting of finflow changes no bit of them.
 
-``python tests/golden/runs.py --write [PART ...]`` makes the kept results anew, all of them or some parts.
+``python tests/golden/runs.py --write [PART ...]`` makes the kept results anew, all of them or some parts; ``--confirm``
+notes that the present code gives all of them to the bit, so that pages of evidence can tell it from other code.
 
 The runs go through what stays in place while modules move: the command line, ``finflow.FinFlowTrainer``, keys of the
-configuration, and the files of a run folder. No module below ``finflow`` is imported.
+configuration, and the files of a run folder. No module below ``finflow`` is imported, but for the hash of the code.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from safetensors import safe_open
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = Path(__file__).with_name("expected")
+CODES = Path(__file__).with_name("codes.txt")  # hashes of code that gave what is kept, to the bit
 
 #: Keys whose values depend on the code's hash, versions, the machine, the time, or paths, wherever they are met.
 #: ``log`` is how long the files of a run are, in bytes; ``judged`` a hash of a checkpoint file with such values in it.
@@ -585,15 +587,36 @@ def _without_numbers(text: str) -> str:
 
 
 def main() -> None:
-    """Make the kept results anew; ``pytest tests/golden`` says what differs from them."""
+    """Make the kept results anew, or confirm them; ``pytest tests/golden`` says what differs from them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"all when left out: {', '.join(PARTS)}")
-    parser.add_argument("--write", action="store_true", required=True, help="keep the results")
+    doing = parser.add_mutually_exclusive_group(required=True)
+    doing.add_argument("--write", action="store_true", help="keep the results")
+    doing.add_argument("--confirm", action="store_true", help="note that this code gives all of them, to the bit")
     given = parser.parse_args()
     if unknown := set(given.parts) - PARTS.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    if given.confirm:
+        confirm()
+        return
+    CODES.write_text("", "ascii")
     for part in given.parts or PARTS:
         print(f"wrote {write(part, make(part))}")
+
+
+def confirm() -> None:
+    """Note the hash of the present code beside those that gave the kept results to the bit."""
+    from finflow.provenance import code_hash
+
+    for part in PARTS:
+        expected = kept(part)
+        if expected.made_on != setting():
+            sys.exit(f"{part} was kept on {expected.made_on}: bits can be compared there alone")
+        if lines := differences(expected.artefacts, make(part), exact=True):
+            sys.exit("\n".join([f"{part}: {len(lines)} differences, the first of them:", *lines[:10]]))
+    codes = {*CODES.read_text("ascii").split(), code_hash()}
+    CODES.write_text("".join(f"{code}\n" for code in sorted(codes)), "ascii")
+    print(f"noted {code_hash()} in {CODES}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -87,6 +89,23 @@ def test_without_a_cache_none_is_read_or_kept(tmp_path: Path) -> None:
     fits["risk-parity", bytes(32)] = np.ones(1)
     assert kept_fits.kept_fits(MarketConfig(cache_dir=tmp_path, use_cache=False), "prices") == {}
     assert not list(tmp_path.iterdir())
+
+
+def test_fits_that_others_keep_are_read_where_none_can_be_added(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(path)
+
+    opened = Path.open
+
+    def refuse(path: Path, mode: str = "r", *given: Any, **named: Any) -> IO[Any]:
+        if "a" in mode:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return opened(path, mode, *given, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert same(written(path))
+    assert [line.count("Read-only file system") for line in caplog.messages] == [1]
 
 
 def test_a_folder_that_cannot_be_written_costs_time_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
