@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from finflow.errors import ConfigError
+from finflow.errors import ConfigError, refuse
 
 
 class States(NamedTuple):
@@ -146,8 +146,7 @@ class ReplayBuffer:
     def __init__(
         self, capacity: int, reward_scale: float = 1.0, seed: int = 0, device: str | torch.device = "cpu"
     ) -> None:
-        if capacity < 1:
-            raise ConfigError(f"the capacity of a replay buffer is at least 1 transition, not {capacity}")
+        refuse(capacity < 1, f"the capacity of a replay buffer is at least 1 transition, not {capacity}", ConfigError)
         if not 0.0 < reward_scale < float("inf"):
             raise ConfigError(f"the scale of rewards is a number above 0, not {reward_scale}")
         self.capacity = capacity
@@ -216,8 +215,7 @@ class ReplayBuffer:
         The behaviour's next action and values, which the agent's own transitions lack, are zero, or no lower bound in
         CQL.
         """
-        if not len(self):
-            raise ConfigError("the replay buffer is empty: push transitions before a batch is drawn")
+        refuse(not len(self), "the replay buffer is empty: push transitions before a batch is drawn", ConfigError)
         drawn = self._rng.integers(len(self), size=n)
         columns = {name: torch.as_tensor(column[drawn], device=self.device) for name, column in self._columns.items()}
         assets, market, portfolio = (torch.cat([columns[f"now/{name}"], columns[f"next/{name}"]]) for name in PARTS)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from finflow.errors import ConfigError, FinflowError, program
+from finflow.errors import ConfigError, FinflowError, program, refuse
 from finflow.files import read_text_input
 
 if TYPE_CHECKING:
@@ -253,8 +253,7 @@ def read_universes(path: Path) -> dict[str, list[str]]:
             raise ConfigError(f"{place} must be a list of tickers, such as {name}: AAPL MSFT NVDA")
         tickers = [ticker for one in listed for ticker in re.split(r"[,\s]+", one) if ticker]
         twice = next((one for number, one in enumerate(tickers) if one in tickers[:number]), None)
-        if twice is not None:
-            raise ConfigError(f"{place} names {twice} twice; leave one of them out")
+        refuse(twice is not None, f"{place} names {twice} twice; leave one of them out", ConfigError)
         if len(tickers) < 2:
             raise ConfigError(f"{place} has {len(tickers)} ticker{'s' if not tickers else ''}, and needs at least two")
         universes[name] = tickers

@@ -20,7 +20,7 @@ from finflow.cli.options import (
     shipped_configuration,
 )
 from finflow.cli.output import show_outcome, show_report
-from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, command
+from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, command, refuse
 from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def train(given: argparse.Namespace) -> None:
 
 def _train_seeds(given: argparse.Namespace, jobs: list[SeedJob], folder: Path | None = None) -> None:
     """Train the agents of jobs in a folder, a new one when left out, and show their outcome."""
-    if given.recollect:
-        raise ConfigError("--recollect belongs to a single training")
+    refuse(given.recollect, "--recollect belongs to a single training", ConfigError)
     from finflow.experiments.jobs.independent_trainings import write_universes
     from finflow.training.trainer import new_run_folder
 
@@ -276,8 +275,7 @@ def _in_universes(
     """The same for each universe of the file, whose name a mistake begins with; without a file once, for no name."""
     if given.universe is None:
         return [make("", resolve(given, base))]
-    if given.tickers:
-        raise ConfigError("--universe names the tickers; leave --tickers and --tickers-file out")
+    refuse(given.tickers, "--universe names the tickers; leave --tickers and --tickers-file out", ConfigError)
     jobs = []
     for name, tickers in read_universes(given.universe).items():
         try:

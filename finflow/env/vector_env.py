@@ -15,7 +15,7 @@ from finflow.arrays import BoolArray, FloatArray, IntArray
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
-from finflow.errors import ConfigError, MarketError
+from finflow.errors import ConfigError, MarketError, refuse
 from finflow.ledger.constraints import as_portfolio
 
 
@@ -77,8 +77,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         episode_length: int | None = None,
         random_portfolios: bool = False,
     ) -> None:
-        if num_envs < 1:
-            raise ConfigError(f"num_envs = {num_envs}: must be at least 1")
+        refuse(num_envs < 1, f"num_envs = {num_envs}: must be at least 1", ConfigError)
         self.process = process
         segments = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
         longest = max(len(bars) for bars in segments)

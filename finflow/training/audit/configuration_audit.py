@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from finflow.config import Config
-from finflow.errors import MarketError
+from finflow.errors import MarketError, refuse
 from finflow.market.features.feature_set import compute_features, user_feature
 from finflow.market.panel import MarketPanel, Split, split_panel
 from finflow.market.sources.panel_loader import load_panel
@@ -118,8 +118,7 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
     spans = ((first, split.train_end - 2), (split.train_end, split.validation_end - 2), (split.validation_end, latest))
     bars |= {int(rng.integers(start, stop)) for start, stop in spans if stop > start}
     usable = sorted(bar for bar in bars if first <= bar <= latest)
-    if not usable:
-        raise MarketError(f"the windows are too short for an audit: no bar between {first} and {latest}")
+    refuse(not usable, f"the windows are too short for an audit: no bar between {first} and {latest}", MarketError)
     others = [kind for kind in SHOCKS if kind not in (REPEAT, *_EVERYWHERE)]
     probes = [Probe(bar, REPEAT) for bar in {usable[0], split.train_end - 1, usable[-1]} if bar in usable]
     for turn, bar in enumerate(usable):

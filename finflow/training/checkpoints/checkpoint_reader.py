@@ -15,7 +15,7 @@ from finflow.agent.learners.bcell import LEARNER, PREFIX, SavedAgent
 from finflow.agent.networks.decision import Blend, describe_holding
 from finflow.config import LENSES, Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
-from finflow.errors import CheckpointError, ConfigError
+from finflow.errors import CheckpointError, ConfigError, refuse
 from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED, SEPARATOR, SUFFIX
 from finflow.market.features.feature_set import Features
 from finflow.tensor_file import VERSION, read_tensors
@@ -183,8 +183,7 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
     """
     try:
         nested = parse_scalar(checkpoint.facts["config"])
-        if not isinstance(nested, Mapping):
-            raise ConfigError("it is not a mapping of keys")
+        refuse(not isinstance(nested, Mapping), "it is not a mapping of keys", ConfigError)
         stored = flatten(nested)
         load_config(None, stored, environ={})
     except (yaml.YAMLError, RecursionError, ValueError, TypeError):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from finflow.arrays import BoolArray
 from finflow.config import Config
-from finflow.errors import CheckpointError, ConfigError, MarketError
+from finflow.errors import CheckpointError, ConfigError, MarketError, refuse
 from finflow.evaluation.analysis.attribution import Dated
 from finflow.evaluation.analysis.training_sections import Values, distance_section, measure_distance
 from finflow.evaluation.backtest import BASELINE, Make, run_backtests, with_memos
@@ -106,8 +106,7 @@ def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutco
     for path in names:
         make = maker_of(path, config)
         name = make().name
-        if name in makers:
-            raise ConfigError(f"--strategy names {name} twice; leave one of them out")
+        refuse(name in makers, f"--strategy names {name} twice; leave one of them out", ConfigError)
         makers[name] = make
     folder = config.output.logs_dir / f"backtest_{next(iter(makers))}"
     training_data = _opened(config)

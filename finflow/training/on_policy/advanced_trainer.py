@@ -23,7 +23,7 @@ from finflow.agent.on_policy.on_policy_settings import (
     TaskPreset,
 )
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner, check_minibatch
-from finflow.errors import CheckpointError, ConfigError
+from finflow.errors import CheckpointError, ConfigError, refuse
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import LATEST, SUFFIX
 from finflow.guard.checkpoint_manager import CheckpointManager
@@ -179,8 +179,7 @@ class AdvancedPPOTrainer:
         ``reward_normalizer_mean``, ``rollback_count`` and ``rolled_back``. Raises ConfigError if there is no rollout,
         or it is shorter than a minibatch, and TrainingError if rolling back does not help.
         """
-        if not self._collected:
-            raise ConfigError("there is no rollout to learn from: call collect_rollout first")
+        refuse(not self._collected, "there is no rollout to learn from: call collect_rollout first", ConfigError)
         epochs = self.settings.epochs if n_epochs is None else n_epochs
         minibatch = self.settings.minibatch if batch_size is None else batch_size
         settings = replace(self.settings, epochs=epochs, minibatch=minibatch)

@@ -17,7 +17,7 @@ from finflow.agent.learners.offline_learner import METHODS, OfflineLearner, port
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.on_policy.on_policy_settings import EntropyScheduler
 from finflow.config import Config
-from finflow.errors import CheckpointError
+from finflow.errors import CheckpointError, refuse
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, SUFFIX, CheckpointFolder, numbered, restore
 from finflow.guard.stability import GuardState
@@ -206,8 +206,7 @@ class StartingPoint:
         if checkpoint.counters["phase"] == ONLINE:
             start_online(state, data.config, data, self.device)
         try:
-            if not fits:
-                raise CheckpointError("its networks have other sizes")
+            refuse(not fits, "its networks have other sizes", CheckpointError)
             if state.bcell is not None and state.reference is not None:
                 state.bcell.reference = saved_reference(checkpoint, state.bcell.policy)
             restore(state, checkpoint.tensors, checkpoint.facts["training"])
