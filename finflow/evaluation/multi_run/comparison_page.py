@@ -14,17 +14,7 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import wealth_figure
 from finflow.evaluation.page.page_numbers import DASH, agreeing_decimals
-from finflow.evaluation.page.section import (
-    ROW,
-    Cell,
-    Column,
-    Row,
-    Section,
-    Table,
-    columns_of,
-    figure_section,
-    make_table,
-)
+from finflow.evaluation.page.section import ROW, Cell, Row, Section, Table, columns_of, figure_section, make_table
 from finflow.evaluation.page.whole_page import Headline, Page
 from finflow.evaluation.statistics.bootstrap import DIFFERENCE, Estimate, improvement_estimate, interquartile_estimate
 from finflow.evaluation.statistics.metrics import Metrics
@@ -122,7 +112,7 @@ def _runs(runs: Mapping[str, Mapping[str, Any]], differences: Mapping[str, objec
         return heading, replace(cell, bounds=(ROW, "intervals", cell.path[-1]))
 
     metrics = [bounded(*column) for column in columns_of(Metrics, ROW, names=METRICS)]
-    against: Sequence[Column] = (
+    against = (
         ("judged", Cell((ROW, "judged"))),
         ("beats equal weight", Cell((ROW, "beats_equal_weight"))),
         bounded("Sharpe ratio over it", Cell((ROW, DIFFERENCE), plus=True)),
