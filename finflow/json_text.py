@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
@@ -15,6 +17,14 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Read a file of one JSON object; None where it is not there, not readable, or holds something else."""
+    with suppress(OSError, ValueError):
+        found = parse_json(path.read_text("utf-8"))
+        return found if isinstance(found, dict) else None
+    return None
 
 
 def format_json(content: object) -> str:

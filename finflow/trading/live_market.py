@@ -13,7 +13,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import ConfigError, MarketError, refuse
 from finflow.evaluation.page.page_numbers import Answer
-from finflow.json_text import parse_json
+from finflow.json_text import read_object
 from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_set import FeatureRanges, Features, compute_features_and_ranges
 from finflow.market.features.rolling_windows import windows_of
@@ -123,8 +123,5 @@ def _fields_read(panel: MarketPanel, agents: Agents) -> MarketPanel:
 
 def read_part(path: Path, key: str) -> dict[str, Any]:
     """Part of a JSON file that a run left; empty where it is not there, or not readable."""
-    try:
-        part = parse_json(path.read_text("utf-8"))[key]
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
+    part = (read_object(path) or {}).get(key)
     return part if isinstance(part, dict) else {}

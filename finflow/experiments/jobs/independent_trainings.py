@@ -24,7 +24,7 @@ from finflow.experiments.task_progress import task_folder, task_progress
 from finflow.experiments.tasks import ComputeResources, Result, Task, run_tasks
 from finflow.files import check_writable, in_use, write_atomically, write_together
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
-from finflow.json_text import format_json, parse_json
+from finflow.json_text import format_json, read_object
 from finflow.market.panel import MarketPanel
 from finflow.market.plausibility.price_notes import opening_lines
 from finflow.market.sources.panel_loader import load_panel
@@ -74,12 +74,10 @@ class Training:
 
     def note(self, panel: MarketPanel) -> dict[str, Any]:
         """Note in its folder; empty where that is of another training, or missing."""
-        try:
-            note = parse_json((self.folder / NOTE).read_text("utf-8"))
-        except (OSError, ValueError):
+        note = read_object(self.folder / NOTE)
+        if note is None or not self.fingerprint(panel).items() <= note.items():
             return {}
-        own = isinstance(note, dict) and self.fingerprint(panel).items() <= note.items()
-        return note if own and is_plain_name(str(note.get("run", "none"))) else {}
+        return note if is_plain_name(str(note.get("run", "none"))) else {}
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ from enum import StrEnum
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from finflow.config import config_hash, dump_run
-from finflow.errors import CheckpointError, OutputError
+from finflow.errors import CheckpointError, OutputError, refuse
 from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically, write_together
 from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, SUFFIX, CheckpointFolder
-from finflow.json_text import format_json, parse_json
+from finflow.json_text import format_json, read_object
 from finflow.offline.dataset import OfflineDataset, card_file
 from finflow.provenance import code_hash
 from finflow.training.data.training_data import CARD, TrainingData
@@ -99,8 +99,10 @@ class SavedRun:
     @cached_property
     def note(self) -> JobNote:
         """The note that makes a folder a job's; a CheckpointError if it cannot be read, or says something else."""
+        found = read_object(self.path / JOB)
+        refuse(found is None, f"{self.path / JOB} cannot be read; start a new job", CheckpointError)
         try:
-            return JobNote.model_validate(_read_note(self.path / JOB))
+            return JobNote.model_validate(found)
         except ValidationError:
             raise CheckpointError(f"{self.path / JOB} is not one of a job; start a new job") from None
 
@@ -170,22 +172,9 @@ def best_in(run: Path) -> Path | None:
 
 
 def _finished_agent(place: Path) -> Path | None:
-    try:
-        note = _read_note(place / NOTE)
-    except CheckpointError:
-        return None
+    note = read_object(place / NOTE) or {}
     run = str(note.get("run"))
     return best_in(place / run) if note.get("finished") and is_plain_name(run) else None
-
-
-def _read_note(path: Path) -> dict[str, Any]:
-    try:
-        found = parse_json(path.read_text("utf-8"))
-        if isinstance(found, dict):
-            return found
-    except (OSError, ValueError):
-        pass
-    raise CheckpointError(f"{path} cannot be read; start a new job")
 
 
 def write_manifest(folder: Path, training_data: TrainingData, device: torch.device, **facts: object) -> None:
