@@ -265,8 +265,11 @@ class ObjectivesConfig(ConfigSection):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         names = [term.name for term in self.terms]
+        where = "objectives.rewards" if self.rewards else "objectives.reward"
         for name in names:
-            _check_reward_name(name, "objectives.rewards" if self.rewards else "objectives.reward")
+            if name not in REWARDS and not re.fullmatch(r"[\w.]+:\w+", name):
+                others = f"which is none of {', '.join(REWARDS)} and no package.module:Name"
+                raise ValueError(f"{where} names {name!r}, {others}")
         if self.rewards and self.reward != "builtin":
             raise ValueError(
                 f"objectives.reward = {self.reward} and objectives.rewards are both set: name it in objectives.rewards"
@@ -281,8 +284,3 @@ class ObjectivesConfig(ConfigSection):
         if self.rewards and not any(term.weight for term in self.rewards):
             raise ValueError("objectives.rewards has no weight but zero: there is nothing to learn")
         return self
-
-
-def _check_reward_name(name: str, where: str) -> None:
-    if name not in REWARDS and not re.fullmatch(r"[\w.]+:\w+", name):
-        raise ValueError(f"{where} names {name!r}, which is none of {', '.join(REWARDS)} and no package.module:Name")
