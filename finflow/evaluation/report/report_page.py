@@ -59,7 +59,7 @@ def build_page(
     data = results.data
     drawn = (*figures, *(figure for section in data.sections for figure in section.figures))
     pictures = [f"{figure.name}.png" for figure in drawn]
-    facts = {_sentence_case(key): _text_of(value) for key, value in data.facts.items()}
+    facts = {f"{key[:1].upper()}{key[1:]}".replace("_", " "): _text_of(value) for key, value in data.facts.items()}
     answer = tuple(figure for figure in figures if figure.name == "answer")
     made = [
         _comparison(data),
@@ -223,11 +223,6 @@ def _method(data: ReportData) -> Section:
     meanings = (f"{form.heading}: {meaning}" for form, meaning in shown_fields(Metrics).values())
     level = f"cvar_alpha is {data.cvar_alpha * 100:g}{THIN}%."
     return Section("method", "How the numbers are computed", notes=(*meanings, level, bootstrap), short="Method")
-
-
-def _sentence_case(key: str) -> str:
-    words = key.replace("_", " ")
-    return words[:1].upper() + words[1:]
 
 
 def _text_of(value: object) -> str:
