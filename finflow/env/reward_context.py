@@ -80,7 +80,6 @@ class Reward(Protocol):
 
     def __call__(self, context: RewardContext) -> Any:
         """Reward of each decision, (batch,), finite; more is better."""
-        ...
 
 
 class ChosenReward(Protocol):
@@ -95,8 +94,6 @@ class ChosenReward(Protocol):
     @property
     def log_return_weight(self) -> float:
         """Factor of the log return in the reward."""
-        ...
 
     def components(self, context: RewardContext) -> Any:
         """Components of the reward, (batch, components); their sum is the reward."""
-        ...

@@ -37,7 +37,6 @@ class Environments(Protocol):
     @property
     def observed(self) -> Observations:
         """Observations to decide at, each (n, ...)."""
-        ...
 
     def step(self, actions: Tensor) -> Outcome: ...
 
