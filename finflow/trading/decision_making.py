@@ -74,12 +74,8 @@ class Reasoning(ExactDecision):
         if known - 1 < market.features.first_bar:
             return float("nan"), {}
         before = states_at(market.process, known - 1, self.portfolio)
-        before = States(  # what is listed, and the portfolio, are those of today
-            torch.cat([before.assets[:, :, :-1], self.states.assets[:, :, -1:]], dim=-1),
-            before.market,
-            self.states.portfolio,
-            self.states.complete,
-        )
+        assets = torch.cat([before.assets[:, :, :-1], self.states.assets[:, :, -1:]], dim=-1)
+        before = self.states._replace(assets=assets, market=before.market)  # listings and portfolio are those of today
         moved = self.aim - mean_of(policy(before).aim[0] for policy in self.policies)
         direction = 0.5 * moved.sign().unsqueeze(0)
         read = attrgetter("aim")
