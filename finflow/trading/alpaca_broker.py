@@ -299,19 +299,16 @@ class OrderRouting:
         before = last_decision(log.entries, str(panel.dates[-1]))
         fills = None if before is None or not self._is_own(before) else self._fills(before)
         names = {one: name for name in panel.assets for one in (symbol_of(name), name)}
+        broker = self.broker.name
         shares: dict[str, float] = {}
         for symbol, count in self.broker.positions().items():
             refuse(
                 symbol not in names,
-                f"{self.broker.name} holds {symbol}, which the agent does not trade: sell it there, or give the "
-                "agent an account of its own",
+                f"{broker} holds {symbol}, which the agent does not trade: sell it there, or give the agent an account "
+                "of its own",
                 BrokerError,
             )
-            refuse(
-                count < 0.0,
-                f"{self.broker.name} is short of {symbol}, and the agent holds no short positions",
-                BrokerError,
-            )
+            refuse(count < 0.0, f"{broker} is short of {symbol}, and the agent holds no short positions", BrokerError)
             shares[names[symbol]] = count
         return Holdings(shares, self.broker.cash(), fills)
 
