@@ -101,16 +101,12 @@ def joined(runs: Sequence[Backtest]) -> Backtest:
     explanation = None
     if len(explained) == len(runs):
         explanation = {name: np.concatenate(_widened([one[name] for one in explained])) for name in explained[0]}
-    refused = [np.zeros(len(run.returns), dtype=np.bool_) if run.refused is None else run.refused for run in runs]
     names = ("dates", "returns", "cash_returns", "costs", "turnover", "weights")
     series: dict[str, Any] = {name: np.concatenate([getattr(run, name) for run in runs]) for name in names}
-    return replace(
-        runs[0],
-        explanation=explanation,
-        refused=np.concatenate(refused) if any(run.refused is not None for run in runs) else None,
-        rewards=None,
-        **series,
-    )
+    if any(run.refused is not None for run in runs):
+        refused = [np.zeros(len(run.returns), dtype=np.bool_) if run.refused is None else run.refused for run in runs]
+        series["refused"] = np.concatenate(refused)
+    return replace(runs[0], explanation=explanation, rewards=None, **series)
 
 
 def ensemble_section(
