@@ -44,6 +44,7 @@ TRADE_RATES = (0.03, 0.5)  # share of the way to the aim; drawn log-uniformly
 JUMP_RATE = 1 / 21
 AIM_SMOOTHING = 0.1  # every rule holds some of each asset: hundredfold changes of tiny weights mean little in money
 NOISE_SCALES = (0.0, 0.1, 0.3)  # deviation of log weights
+STILL = "the prices of the training window do not move: there is nothing to learn from them"
 
 
 class Behaviour:
@@ -112,11 +113,7 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
     rows = join_recordings(parts)
     columns: dict[str, Any] = {name: rows[name].astype(kind, copy=False) for name, kind in COLUMNS.items()}
     reward_scale = float(rows["reward"].std())
-    refuse(
-        not reward_scale > 0.0,
-        "the prices of the training window do not move: there is nothing to learn from them",
-        MarketError,
-    )
+    refuse(not reward_scale > 0.0, STILL, MarketError)
     meta = {
         "reward_scale": reward_scale,
         "made_by": made_by(config, process, window),

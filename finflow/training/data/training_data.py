@@ -19,13 +19,13 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import Moments
 from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
-from finflow.errors import ConfigError, MarketError
+from finflow.errors import ConfigError, MarketError, refuse
 from finflow.files import check_writable, missing_folders, remove_empty
 from finflow.market.features.feature_set import Features, apply_features, compute_features
 from finflow.market.panel import MarketPanel, Split, split_panel
 from finflow.market.plausibility.price_notes import opening_lines, price_notes
 from finflow.market.sources.panel_loader import load_panel
-from finflow.offline.collection import collect, made_by
+from finflow.offline.collection import STILL, collect, made_by
 from finflow.offline.dataset import OfflineDataset, card_lines, load_dataset, save_dataset
 from finflow.training.data.rewards import choose_reward
 
@@ -168,8 +168,7 @@ def _fitted(
     """The process of bars that a training may see, and what is fitted on those before the end of its window."""
     features = features or compute_features(panel, train_end, config.features)
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, train_end))
-    if not moments.second > 0.0:
-        raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
+    refuse(not moments.second > 0.0, STILL, MarketError)
     return DecisionProcess(panel, features, config.env, config.objectives, moments), features, moments
 
 
