@@ -127,14 +127,11 @@ def _number(text: str) -> float:
 
 def _places(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int]:
     """Place in the portfolio of each column after the first."""
-    refuse(
-        header[0].lower() != "date",
-        f"{path}, line 1: the first column is {header[0][:40]!r}; it must be date",
-        ConfigError,
-    )
+    first, *others = header
+    refuse(first.lower() != "date", f"{path}, line 1: the first column is {first[:40]!r}; it must be date", ConfigError)
     known = {_CASH: len(assets)} | {asset: place for place, asset in enumerate(assets)}
     places: list[int] = []
-    for name in header[1:]:
+    for name in others:
         place = known.get(_CASH if name.lower() == _CASH and name not in known else name)
         if place is None:
             near = difflib.get_close_matches(name, [*assets, _CASH], n=1)
