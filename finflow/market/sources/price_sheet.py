@@ -246,11 +246,8 @@ def _dates(path: Path, column: pd.Series[Any], name: str, place: Callable[[int],
     )
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         stamps = pd.DatetimeIndex(column)
-        refuse(
-            str(stamps.tz).removeprefix("Etc/") in ("UTC", "GMT") and bool((stamps.hour >= 12).any()),
-            f"{path}: {utc}",
-            MarketError,
-        )
+        in_utc = str(stamps.tz).removeprefix("Etc/") in ("UTC", "GMT")
+        refuse(in_utc and bool((stamps.hour >= 12).any()), f"{path}: {utc}", MarketError)
         days = stamps.tz_localize(None).normalize()
         refuse_rows(np.isnat(days), lambda row: f"{path}, {place(row)}: the date is missing")
         return days
