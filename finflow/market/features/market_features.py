@@ -269,9 +269,5 @@ def _maximised(returns: FloatArray, probability: FloatArray, pairs: FloatArray, 
     shares = weights / np.where(held, mass, 1.0)
     means = np.where(held, (shares * values).sum(axis=0), states.means)
     variances = np.maximum((shares * (values - means) ** 2).sum(axis=0), FLOOR**2)
-    stay = np.diag(pairs) / np.maximum(pairs.sum(axis=1), 1e-12)
-    return TwoStates(
-        means,
-        np.where(held, variances, states.variances),
-        np.where(held, np.clip(stay, _SHORTEST, 1.0 - _SHORTEST / 100.0), states.stay),
-    )
+    stay = np.clip(np.diag(pairs) / np.maximum(pairs.sum(axis=1), 1e-12), _SHORTEST, 1.0 - _SHORTEST / 100.0)
+    return TwoStates(means, np.where(held, variances, states.variances), np.where(held, stay, states.stay))

@@ -68,12 +68,8 @@ def fit_switching(returns: FloatArray, known: BoolArray) -> SwitchingModel:
         densities = model.log_densities(returns, known)
         smoothed, pairs, likelihood = forward_backward(densities, model.transitions, model.smoothed[0])
         before = model.log_likelihood
-        model = SwitchingModel(
-            *_regimes(returns, smoothed * known[:, None]),
-            pairs / pairs.sum(axis=1, keepdims=True),
-            smoothed,
-            likelihood,
-        )
+        transitions = pairs / pairs.sum(axis=1, keepdims=True)
+        model = SwitchingModel(*_regimes(returns, smoothed * known[:, None]), transitions, smoothed, likelihood)
         if likelihood - before < TOLERANCE:
             break
     return model
