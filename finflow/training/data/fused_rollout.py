@@ -77,15 +77,10 @@ def follow(
 
 @torch.no_grad()
 def followed_path(
-    process: DecisionProcess,
-    policies: BatchedPolicies,
-    reading: MarketReading,
-    state: PortfolioState,
-    horizon: int,
-    noise: Tensor,
+    process: DecisionProcess, policies: BatchedPolicies, reading: MarketReading, state: PortfolioState, noise: Tensor
 ) -> Path:
-    """All that `follow` meets on the way, without a gradient."""
-    given, learned = _given(process, state, horizon, noise), _learned(policies, reading, horizon)
+    """All that `follow` meets on the way of as many decisions as there is noise for, without a gradient."""
+    given, learned = _given(process, state, len(noise), noise), _learned(policies, reading, len(noise))
     return _path_of(_constants(process), given, learned)
 
 

@@ -336,7 +336,7 @@ def _followed_steps(
     process: DecisionProcess, policies: BatchedPolicies, reading: MarketReading, state: PortfolioState, noise: Tensor
 ) -> tuple[PortfolioState, Steps]:
     """The same by compiled loops."""
-    path, horizon = followed_path(process, policies, reading, state, len(noise), noise), len(noise)
+    path, horizon = followed_path(process, policies, reading, state, noise), len(noise)
     rewards, _, _, growth = path.outcome
     wealth = state.wealth * growth.cumprod(axis=0)
     ruined = wealth <= RUIN * process.env.initial_capital
