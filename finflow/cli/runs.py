@@ -99,21 +99,19 @@ def run_training(
 
     with stopping_between_updates():
         trainer = FinFlowTrainer(config, resume=resume, pretrained=pretrained)
+        again = command("train", "--resume", trainer.run_folder)
         try:
             if dataset is not None or recollect:
                 trainer.collect_offline_data(dataset, recollect)
             outcome = trainer.train_offline() if offline_only else trainer.train()
         except KeyboardInterrupt:
             if _has_checkpoint(trainer.run_folder):
-                raise KeyboardInterrupt(
-                    f"stopped; to continue: {command('train', '--resume', trainer.run_folder)}"
-                ) from None
+                raise KeyboardInterrupt(f"stopped; to continue: {again}") from None
             raise KeyboardInterrupt("stopped before the first checkpoint: nothing to continue from") from None
         except OutputError as error:
             if not _has_checkpoint(trainer.run_folder):
                 raise
-            goes_on = command("train", "--resume", trainer.run_folder)
-            raise OutputError(f"{error}; then continue with: {goes_on}") from error
+            raise OutputError(f"{error}; then continue with: {again}") from error
         finally:
             trainer.discard_if_unused()
     show_outcome(outcome)
