@@ -97,8 +97,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.single_action_space = action_space(process)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
-        first = np.full(num_envs, self.bars[0], dtype=np.int64)
-        self.state = process.start(first)
+        self.state = process.start(np.full(num_envs, self.bars[0], dtype=np.int64))
         self.age = np.zeros(num_envs, dtype=np.int64)
         self.excess_sums = np.zeros((num_envs, 3))  # of every episode so far, as `running_sharpe` takes them
 
@@ -157,8 +156,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             info["_final_obs"] = ended
             info["final_state"] = self.state
             self._restart(ended)
-            begun = self.process.observe(rows_of(self.state, ended))
-            for name, values in begun.items():
+            for name, values in self.process.observe(rows_of(self.state, ended)).items():
                 observation[name][ended] = values
         return observation, outcome.reward, outcome.terminated, truncated, info
 
