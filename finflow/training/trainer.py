@@ -190,33 +190,26 @@ class FinFlowTrainer:
 
     def _begin(self) -> TrainingRun:
         if self._run is None:
+            config, market, folder = self.config, self.training_data, self.run_folder
             data = self._data()
             state = self._start.make_state(len(data))
-            log = self._start.open_log(self.run_folder)
+            log = self._start.open_log(folder)
             weakref.finalize(self, log.close)
-            self._folder.describe(self.training_data, data, self.device)
+            self._folder.describe(market, data, self.device)
             progress = self._progress or ProgressDisplay()
             progress.console_log = log.console
-            if self.config.output.log_with == "wandb":
-                log.trackers.append(WandbRun(self.config, self.run_folder, progress.message))
+            if config.output.log_with == "wandb":
+                log.trackers.append(WandbRun(config, folder, progress.message))
             for line in self._remarks:
                 log.console(line)
             collected = self._offline_data if self._start.checkpoint is None else None
-            opening = self.training_data.opening_lines(alone=self._progress is None)
+            opening = market.opening_lines(alone=self._progress is None)
             for note in (*opening, *(collected.lines() if collected is not None else [])):
                 progress.note(note)
-            if problem := self._start.bring_best(state, self.run_folder):
+            if problem := self._start.bring_best(state, folder):
                 progress.message(problem)
             self._run = TrainingRun(
-                self.config,
-                self.training_data,
-                data,
-                self.device,
-                state,
-                self.run_folder,
-                log,
-                progress,
-                on_validation=self._on_validation,
+                config, market, data, self.device, state, folder, log, progress, on_validation=self._on_validation
             )
         return self._run
 
