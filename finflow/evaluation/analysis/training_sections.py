@@ -192,12 +192,8 @@ def measure_distance(trained: Values, judged: Values) -> dict[str, Any]:
     counts = np.array([len(judged[name]) for name in ordered])
     shares = np.array([one["outside"] for one in ordered.values()])
     first = next(iter(ordered))
-    return dict(
-        outside=float((shares * counts).sum() / counts.sum()),
-        largest=abs(ordered[first]["shift"]),
-        largest_of=first,
-        features=ordered,
-    )
+    outside = float((shares * counts).sum() / counts.sum())
+    return dict(outside=outside, largest=abs(ordered[first]["shift"]), largest_of=first, features=ordered)
 
 
 def distance_section(found: Mapping[str, Any]) -> Section:
