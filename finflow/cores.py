@@ -137,11 +137,11 @@ class WorkerProcess:
     def __init__(self, function: Callable[[Any], Any], method: str, environment: Mapping[str, str] = {}) -> None:
         context: Any = multiprocessing.get_context(method)
         copied = method == "fork"
-        if copied:
-            gc.freeze()  # a collection writes to all objects that it looks at, and so copies the memory they share
         self._connection, there = context.Pipe()
         arguments = (function, there, self._connection if copied else None)
         self.process = context.Process(target=_serve, args=arguments, daemon=copied)
+        if copied:
+            gc.freeze()  # a collection writes to all objects that it looks at, and so copies the memory they share
         try:
             with changed_environment(environment):
                 self.process.start()
@@ -171,7 +171,8 @@ class WorkerProcess:
         self.process.kill()
         self.process.join()
         self._connection.close()
-        gc.unfreeze()
+        if not multiprocessing.active_children():
+            gc.unfreeze()
 
     def exit_reason(self) -> str:
         """Return the end of the process in words, after it has ended by itself."""

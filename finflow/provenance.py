@@ -22,10 +22,10 @@ CONFIGURATION = "config"
 _SILENT = (ast.Import, ast.ImportFrom, ast.Pass)
 
 
-def package_version() -> str:
-    """Version of the installed package."""
+def package_version(name: str = "finflow") -> str:
+    """Version of an installed package."""
     try:
-        return version("finflow")
+        return version(name)
     except PackageNotFoundError:
         return "(not installed)"
 

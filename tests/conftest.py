@@ -80,7 +80,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_fits_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test fits, or pretends to fit, is not known to the next."""
-    monkeypatch.setattr("finflow.strategies.kept_fits.KeptFits", lambda path: {})
+    monkeypatch.setattr("finflow.strategies.kept_fits.KeptFits", lambda path, read: {})
 
 
 class Shown(NamedTuple):

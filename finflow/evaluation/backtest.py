@@ -256,7 +256,7 @@ class ComparisonContext:
 def with_memos(makers: Mapping[str, Make], fits: Memo | None = None) -> dict[str, Make]:
     """The same strategies; what depends on prices alone, one made later takes from those made before by its maker.
 
-    ``fits``: of skfolio's optimisers, which share them.
+    ``fits``: for skfolio's optimisers, in place of a memo of each maker's own.
     """
 
     def fresh(make: Make, memo: Memo) -> Strategy:
@@ -280,13 +280,13 @@ def run_shared_backtests(
     others = [one for one in strategies if not isinstance(one, Optimised)]
     if not solving or not others:
         return run_backtests(process, window, strategies)
-    with forked(lambda: (run_backtests(process, window, solving), [dict(one.memo or {}) for one in solving])) as there:
+    with forked(lambda: (run_backtests(process, window, solving), [one.memo for one in solving])) as elsewhere:
         here = iter(run_backtests(process, window, others))
         if not all(one.memo for one in solving):
             optimisers()  # skfolio is imported once for all processes forked later, while this one would wait
-    runs, memos = there()
+    runs, memos = elsewhere()
     for strategy, memo in zip(solving, memos, strict=True):
         if strategy.memo is not None:
-            strategy.memo.update(memo)
+            strategy.memo.update(memo or {})
     solved = iter(runs)
     return tuple(next(solved if isinstance(one, Optimised) else here) for one in strategies)

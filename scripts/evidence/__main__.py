@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--stale", action="store_true", help="mark and list the pages that other code made; no more")
     given = parser.parse_args(arguments)
     if given.stale:
-        print("\n".join(mark_pages(FOLDER)) or "the present code, or one of the same bits, made every page")
+        print("\n".join(mark_pages(FOLDER)) or "the present code, or code of the same results, made every page")
         return
     # with another program on the second core, two threads of small operations wait for each other
     torch.set_num_threads(1)

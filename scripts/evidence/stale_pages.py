@@ -71,7 +71,10 @@ def marked(text: str, present: Deciding) -> str:
     if not older and not others:
         return plain
     if not older:
-        mark = f"> Made by code {', '.join(others)}: the present one gives the same bits in the runs of tests/golden."
+        mark = (
+            f"> Made by code {', '.join(others)}. The present code gives the same results, to the last bit, in the "
+            "small runs of tests/golden; this page was not made again."
+        )
     title, _, rest = plain.partition("\n\n")
     return f"{title}\n\n{mark}\n\n{rest}"
 

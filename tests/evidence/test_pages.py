@@ -101,7 +101,7 @@ def test_code_of_the_same_bits_is_told_from_other_code(monkeypatch: pytest.Monke
     (tmp_path / "codes.txt").write_text(f"{PRESENT.code}\n{OLD}\n")
     monkeypatch.setattr(stale_pages, "SAME", tmp_path / "codes.txt")
     page = page_of(OLD, PRESENT.code)
-    assert f"> Made by code {OLD}: the present one gives the same bits" in marked(page, PRESENT)
+    assert f"> Made by code {OLD}. The present code gives the same results" in marked(page, PRESENT)
     assert unmarked(marked(page, PRESENT)) == page
     assert made_by(page, PRESENT) == ""
     assert made_by(page_of(OLD, OLDER), PRESENT) == f"by code {OLDER}"

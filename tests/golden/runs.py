@@ -35,7 +35,7 @@ from safetensors import safe_open
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = Path(__file__).with_name("expected")
-CODES = Path(__file__).with_name("codes.txt")  # hashes of code that gave what is kept, to the bit
+CODES = Path(__file__).with_name("codes.txt")  # digest of what is kept, then hashes of code that gave it to the bit
 
 #: Keys whose values depend on the code's hash, versions, the machine, the time, or paths, wherever they are met.
 #: ``log`` is how long the files of a run are, in bytes; ``judged`` a hash of a checkpoint file with such values in it.
@@ -599,9 +599,14 @@ def main() -> None:
     if given.confirm:
         confirm()
         return
-    CODES.write_text("", "ascii")
     for part in given.parts or PARTS:
         print(f"wrote {write(part, make(part))}")
+    CODES.write_text(f"{kept_digest()}\n", "ascii")
+
+
+def kept_digest() -> str:
+    """SHA-256 of the kept results."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(EXPECTED.glob("*.json")))).hexdigest()
 
 
 def confirm() -> None:
@@ -614,8 +619,9 @@ def confirm() -> None:
             sys.exit(f"{part} was kept on {expected.made_on}: bits can be compared there alone")
         if lines := differences(expected.artefacts, make(part), exact=True):
             sys.exit("\n".join([f"{part}: {len(lines)} differences, the first of them:", *lines[:10]]))
-    codes = {*CODES.read_text("ascii").split(), code_hash()}
-    CODES.write_text("".join(f"{code}\n" for code in sorted(codes)), "ascii")
+    digest, *codes = CODES.read_text("ascii").split()
+    known = codes if digest == kept_digest() else []
+    CODES.write_text("\n".join([kept_digest(), *sorted({*known, code_hash()}), ""]), "ascii")
     print(f"noted {code_hash()} in {CODES}")
 
 

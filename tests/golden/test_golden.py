@@ -34,6 +34,13 @@ def guarded() -> runs.Artefacts:
     return copy.deepcopy(runs.kept("guarded").artefacts)
 
 
+def test_the_code_that_is_noted_gave_what_is_kept() -> None:
+    """Pages of evidence say of its results that the present code's would be the same."""
+    digest, *codes = runs.CODES.read_text("ascii").split()
+    assert digest == runs.kept_digest(), "run python tests/golden/runs.py --confirm"
+    assert all(len(code) == 16 for code in codes)
+
+
 def compared(changed: runs.Artefacts, exact: bool) -> list[str]:
     return runs.differences(runs.kept("guarded").artefacts, changed, exact)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,7 +48,13 @@ def test_two_at_once_keep_what_either_has_fitted(path: Path) -> None:
     one.update(other)  # as from another process, which has kept it
     assert same(one)
     assert same(KeptFits(path))
-    assert path.read_bytes().count(b"\n") == 2
+    assert sum(line != b"" for line in path.read_bytes().splitlines()) == 2
+
+
+def test_a_pickle_holds_the_fits_alone(path: Path) -> None:
+    found = pickle.loads(pickle.dumps(written(path)))  # as between processes
+    assert type(found) is dict
+    assert same(found)
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut off"])
@@ -60,35 +68,45 @@ def test_a_damaged_fit_is_left_out_and_made_again(damage: str, path: Path) -> No
     fits = KeptFits(path)
     assert list(fits) == [kept]
     fits[lost] = FITS[lost]
-    fits[lost] = FITS[lost]  # the first may stand on the line that was cut off
     assert same(KeptFits(path))
 
 
-def test_other_prices_libraries_and_rules_have_other_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_prices_rules_libraries_and_processors_have_other_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenBLAS has other kernels on other processors, and five of the seven optimisers other last bits by them."""
     places: list[Path] = []
-    monkeypatch.setattr(kept_fits, "KeptFits", lambda path: places.append(path) or {})
-    market = MarketConfig(cache_dir=tmp_path)
+    monkeypatch.setattr(kept_fits, "KeptFits", lambda path, read: places.append(path) or {})
 
-    def place_of(panel: str = "prices") -> Path:
-        kept_fits.kept_fits(market, panel)
+    def place_of(panel: str = "prices", **changed: object) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in changed.items():
+                patch.setattr(kept_fits, name, value)
+            kept_fits.kept_fits(MarketConfig(cache_dir=tmp_path), panel)
         return places[-1]
 
+    def newer(changed: str) -> Callable[[str], str]:
+        return lambda name: "99" if name == changed else kept_fits_version(name)
+
+    kept_fits_version = kept_fits.package_version
     first = place_of()
     assert first == place_of()
     assert first.is_relative_to(tmp_path)
-    others = [place_of("other prices")]
-    monkeypatch.setattr(kept_fits, "code_hash", lambda rooms: f"other {rooms}")
-    others.append(place_of())
-    monkeypatch.setattr(kept_fits, "version", lambda name: "2.0" if name == "clarabel" else "1.0")
-    others.append(place_of())
-    assert len({first, *others}) == 4
+    others = [place_of(package_version=newer(name)) for name in ("skfolio", "cvxpy-base", "clarabel", "scipy", "numpy")]
+    others += [place_of("other prices"), place_of(code_hash=lambda rooms: f"other {rooms}")]
+    others += [place_of(threadpool_info=lambda: [{"architecture": "Other"}])]
+    assert len({first, *others}) == 1 + len(others)
 
 
-def test_without_a_cache_none_is_read_or_kept(tmp_path: Path) -> None:
-    fits = kept_fits.kept_fits(MarketConfig(cache_dir=tmp_path, use_cache=False), "prices")
-    fits["risk-parity", bytes(32)] = np.ones(1)
-    assert kept_fits.kept_fits(MarketConfig(cache_dir=tmp_path, use_cache=False), "prices") == {}
-    assert not list(tmp_path.iterdir())
+def test_without_a_cache_fits_are_made_again_and_replace_those_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_fits, "KeptFits", KeptFits)
+    key = next(iter(FITS))
+    for use_cache, known in ((True, None), (False, None), (True, 2.0)):
+        fits = kept_fits.kept_fits(MarketConfig(cache_dir=tmp_path, use_cache=use_cache), "prices")
+        assert fits.get(key) == known
+        fits[key] = np.array([2.0 if not use_cache else 1.0])
 
 
 def test_fits_that_others_keep_are_read_where_none_can_be_added(

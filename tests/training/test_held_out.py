@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 
 from finflow import cores
+from finflow.arrays import FloatArray
 from finflow.cli.output import summary_lines
 from finflow.config import EnvConfig, EvaluationConfig, MarketConfig, config_hash, load_config
 from finflow.errors import ConfigError, EvidenceError, FinflowError, refuse
@@ -23,6 +25,7 @@ from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, compute_results
 from finflow.evaluation.statistics.significance_tests import Tries, readings_of
+from finflow.line_file import append_line
 from finflow.strategies import kept_fits
 from finflow.strategies.classical import (
     COMPARED,
@@ -187,29 +190,40 @@ def test_a_report_without_sweeps_runs_nothing_again(
     assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 
 
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.usefixtures("reports", "no_sections")
 def test_a_second_report_on_the_same_prices_fits_nothing(
-    tmp_path: Path, tiny: Make, monkeypatch: pytest.MonkeyPatch
+    count: int, tmp_path: Path, tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And says the same; without a cache, everything is fitted again."""
+    """And says the same, whichever process made the fits; without a cache, everything is fitted again."""
     solved = {"minimum-variance", "inverse-volatility"}
     monkeypatch.setattr(held_out, "COMPARED", ("equal-weight", *solved))
     monkeypatch.setattr(kept_fits, "KeptFits", KeptFits)
-    made: list[str] = []
-    fit = Optimised.fit
-    monkeypatch.setattr(Optimised, "fit", lambda self, returns: (made.append(self.name), fit(self, returns))[1])
-    monkeypatch.setattr(cores, "available_cores", lambda: 1)  # fits of another process would not be counted
+    monkeypatch.setattr(cores, "available_cores", lambda: count)
+    made, fit = tmp_path / "made", Optimised.fit
+
+    def counted(self: Optimised, returns: FloatArray) -> FloatArray:
+        append_line(made, f"{self.name} {os.getpid()}")
+        return fit(self, returns)
+
+    monkeypatch.setattr(Optimised, "fit", counted)
 
     def summary(**keys: object) -> dict[str, dict[str, float]]:
-        made.clear()
+        made.write_text("")
         return evaluations.backtest_strategies(tiny(market__cache_dir=str(tmp_path), **keys), ["momentum"]).summary
 
     first = summary()
-    assert set(made) == solved
+    names, processes = (set(words) for words in zip(*map(str.split, made.read_text().splitlines()), strict=True))
+    assert names == solved
+    assert (str(os.getpid()) in processes) == (count == 1)
+    (file,) = (tmp_path / "fits").iterdir()
+    kept = file.read_text().split("\n")
+    assert len([line for line in kept if line]) == len(made.read_text().splitlines())
     assert summary() == first
-    assert made == []
+    assert made.read_text() == ""
+    assert [line for line in file.read_text().split("\n") if line] == [line for line in kept if line]
     assert summary(market__use_cache=False) == first
-    assert set(made) == solved
+    assert {line.split()[0] for line in made.read_text().splitlines()} == solved
 
 
 @pytest.mark.parametrize(
