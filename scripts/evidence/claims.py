@@ -116,7 +116,7 @@ def read_claims(kept: Kept, present: str = "") -> dict[str, Claim]:
 
 
 def _newest(results: Mapping[str, Result], present: str) -> dict[str, Result]:
-    """Results without those of other bits whose variant was made by the present code, or one of its bits, too."""
+    """Results without those of other code whose variant the present code, or code of the same bits, made too."""
     codes = same_bits(present)
     made = {one["variant"] for one in results.values() if "variant" in one and one.get("code") in codes}
     return {name: one for name, one in results.items() if one.get("variant") not in made or one.get("code") in codes}

@@ -64,17 +64,18 @@ def unmarked(text: str) -> str:
 
 def marked(text: str, present: Deciding) -> str:
     """A page with a line after its title where other code or defaults made its results, and without it where not."""
-    older, plain, others = made_by(text, present), unmarked(text), sorted(_codes_of(text) - {present.code})
-    command = _COMMAND.search(plain)
-    anew = f"; `{command[1]}` makes them anew" if command else ""
-    mark = f"> Made {older}: what decides has changed since, and its figures may be others{anew}."
-    if not older and not others:
-        return plain
-    if not older:
+    plain = unmarked(text)
+    if older := made_by(text, present):
+        command = _COMMAND.search(plain)
+        anew = f"; `{command[1]}` makes them anew" if command else ""
+        mark = f"> Made {older}: what decides has changed since, and its figures may be others{anew}."
+    elif alike := sorted(_codes_of(text) - {present.code}):
         mark = (
-            f"> Made by code {', '.join(others)}. The present code gives the same results, to the last bit, in the "
+            f"> Made by code {', '.join(alike)}. The present code gives the same results, to the last bit, in the "
             "small runs of tests/golden; this page was not made again."
         )
+    else:
+        return plain
     title, _, rest = plain.partition("\n\n")
     return f"{title}\n\n{mark}\n\n{rest}"
 

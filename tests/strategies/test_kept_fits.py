@@ -92,7 +92,8 @@ def test_other_prices_rules_libraries_and_processors_have_other_fits(
     first = place_of()
     assert first == place_of()
     assert first.is_relative_to(tmp_path)
-    others = [place_of(package_version=newer(name)) for name in ("skfolio", "cvxpy-base", "clarabel", "scipy", "numpy")]
+    libraries = ("skfolio", "cvxpy-base", "clarabel", "scikit-learn", "scipy", "numpy")
+    others = [place_of(package_version=newer(name)) for name in libraries]
     others += [place_of("other prices"), place_of(code_hash=lambda rooms: f"other {rooms}")]
     others += [place_of(threadpool_info=lambda: [{"architecture": "Other"}])]
     assert len({first, *others}) == 1 + len(others)
